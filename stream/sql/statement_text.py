@@ -268,7 +268,7 @@ def _placeholders(tokens: Sequence[Token], parameters: Parameters) -> Iterator[t
                 if (given := name.text) not in parameters:
                     hint = did_you_mean(given, parameters) or "; give a value for each placeholder"
                     raise StatementError(f"parameters: ':{given}' has no value{hint}")
-                yield token.start, name.end + 1, _literal(f":{given}", parameters[given])
+                yield token.start, name.end + 1, _format_literal(f":{given}", parameters[given])
         if any(token.token_type is TokenType.PLACEHOLDER for token in tokens):
             raise StatementError(
                 "parameters: a mapping has values for ':name', not for '?'; give a list of values"
@@ -284,10 +284,10 @@ def _placeholders(tokens: Sequence[Token], parameters: Parameters) -> Iterator[t
             f"parameters: the statement has {len(places)} '?', and {len(parameters)} values are given; give one for each"
         )
     for number, (token, value) in enumerate(zip(places, parameters, strict=True), 1):
-        yield token.start, token.end + 1, _literal(f"value {number}", value)
+        yield token.start, token.end + 1, _format_literal(f"value {number}", value)
 
 
-def _literal(place: str, value: Any) -> str:
+def _format_literal(place: str, value: Any) -> str:
     match value:
         case None | bool():
             return str(exp.convert(value).sql(dialect="postgres"))

@@ -52,9 +52,9 @@ def ordered_values(domain: Domain) -> OrderedValues | None:
     """
     match domain:
         case Integers() | Decimals():
-            return _numbers(domain.in_steps, domain.unit, domain.unit)
+            return _number_values(domain.in_steps, domain.unit, domain.unit)
         case Dates() if domain.part is not None:
-            return _numbers(domain.part, Fraction(1), None)
+            return _number_values(domain.part, Fraction(1), None)
         case Dates() | Categories(ordered=True):
             text = domain.calendar.label if isinstance(domain, Dates) else domain.values.__getitem__
             return OrderedValues(domain.size, float, float, float, None, text, isinstance(domain, Dates))
@@ -70,7 +70,7 @@ def ordered_values(domain: Domain) -> OrderedValues | None:
             return None
 
 
-def _numbers(whole: Integers, unit: Fraction, step: Fraction | None) -> OrderedValues:
+def _number_values(whole: Integers, unit: Fraction, step: Fraction | None) -> OrderedValues:
     def value(code: int) -> float:
         return (whole.minimum + code) * unit.numerator / unit.denominator
 

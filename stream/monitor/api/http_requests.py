@@ -83,18 +83,18 @@ def malformed_error(
     found = error.error_count()
     if found > MAX_FAULTS:
         return ProblemError(400, "malformed", f"{what}: {found} fields are wrong; compare it with /openapi.json")
-    place_of = _steps if body is None else partial(locate_fault, parse_or_none(body))
+    place_of = _path_of if body is None else partial(locate_fault, parse_or_none(body))
     details = error.errors(include_url=False)[:MAX_FIELDS]
-    fields = [_field(detail, place_of(detail)) for detail in details]
+    fields = [_make_field_problem(detail, place_of(detail)) for detail in details]
     wrong = "1 field is wrong" if found == 1 else f"{found} fields are wrong"
     return ProblemError(400, "malformed", f"{what}: {wrong}; see 'fields'", fields=fields)
 
 
-def _steps(detail: ErrorDetails) -> list[str]:
+def _path_of(detail: ErrorDetails) -> list[str]:
     return list(map(str, detail["loc"]))
 
 
-def _field(detail: ErrorDetails, steps: list[str]) -> FieldProblem:
+def _make_field_problem(detail: ErrorDetails, steps: list[str]) -> FieldProblem:
     place = ".".join([*steps, *(["kind"] if detail["type"] == KIND_ERROR else [])]) or "body"
     return FieldProblem(field=place[:80], message=explain_to_writer(detail))
 

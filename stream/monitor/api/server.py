@@ -227,7 +227,7 @@ def _make_guard(monitor: Monitor) -> Any:
             return await handler(request)
         unreadable = False
         try:
-            bearer = _session_of(request, monitor) or monitor.bearer(_token(request))
+            bearer = _session_of(request, monitor) or monitor.bearer(_token_of(request))
         except TokenError:
             bearer, unreadable = None, True
         # Requests without a valid token share one rate limit per address, so that guessing is slow.
@@ -267,7 +267,7 @@ def _session_of(request: web.Request, monitor: Monitor) -> Bearer | None:
     return monitor.sign_on.read_session(request.cookies)
 
 
-def _token(request: web.Request) -> str:
+def _token_of(request: web.Request) -> str:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 

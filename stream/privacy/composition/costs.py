@@ -336,11 +336,11 @@ def total_budget(terms: BudgetTerms) -> Cost:
 
 def to_amount(cost: Cost, terms: BudgetTerms) -> Amount:
     """Convert a cost to an amount; with Gaussian noise, ε is what ρ implies at the budget's δ."""
-    return _amount(cost, terms.delta, terms.accountant)
+    return _make_amount(cost, terms.delta, terms.accountant)
 
 
 @lru_cache(maxsize=1024)
-def _amount(cost: Cost, delta: float, accountant: str) -> Amount:
+def _make_amount(cost: Cost, delta: float, accountant: str) -> Amount:
     if cost.unbounded:
         rho = Fraction(cost.rho, EPSILON_UNITS)
         epsilon = round_fraction_up(least_epsilon(rho, exact_decimal(delta)))

@@ -238,20 +238,20 @@ def exhausted_reason(calibration: Calibration, cutoff: int) -> str:
     """Return the reason why a stream with ``cutoff`` charged answers is exhausted."""
     match calibration.kind:
         case "sparse_vector":
-            return _used_up(cutoff, "'above' answer", "of the cutoff", "out")
+            return _describe_used_up(cutoff, "'above' answer", "of the cutoff", "out")
         case "hypothesis":
-            return _used_up(cutoff, "update", "of the hypothesis", "used")
+            return _describe_used_up(cutoff, "update", "of the hypothesis", "used")
         case "estimate":
-            return _used_up(cutoff, "measurement", "of the estimate", "made")
+            return _describe_used_up(cutoff, "measurement", "of the estimate", "made")
         case "running_count":
             if calibration.steps == 1:
                 return "exhausted: the count of the horizon's only window is out"
             return f"exhausted: the counts of all {calibration.steps} windows of the horizon are out"
         case _:
-            return _used_up(cutoff, "answer", "of the grant", "given")
+            return _describe_used_up(cutoff, "answer", "of the grant", "given")
 
 
-def _used_up(number: int, one: str, owner: str, verb: str) -> str:
+def _describe_used_up(number: int, one: str, owner: str, verb: str) -> str:
     if number == 1:
         return f"exhausted: the only {one} {owner} is {verb}"
     return f"exhausted: all {number} {one}s {owner} are {verb}"

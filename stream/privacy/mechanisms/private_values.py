@@ -50,7 +50,7 @@ ExactDecimal = Callable[[int], Decimal]
 
 def published_numbers(steps: Iterable[int], grid: float, divisor: int | Fraction = 1) -> list[float]:
     """Return the doubles nearest to steps·γ/``divisor``, as they are published."""
-    numerator, denominator = _ratio(grid)
+    numerator, denominator = _grid_ratio(grid)
     numerator *= divisor.denominator
     denominator *= divisor.numerator
     # A quotient of two integers is rounded once; a product of doubles would be rounded twice.
@@ -84,7 +84,7 @@ def _clamp(numbers: npt.NDArray[Scalar], low: float, high: float) -> npt.NDArray
 
 
 @lru_cache(maxsize=4096)
-def _ratio(grid: float) -> tuple[int, int]:
+def _grid_ratio(grid: float) -> tuple[int, int]:
     return shortest_decimal(grid).as_integer_ratio()
 
 
@@ -117,20 +117,20 @@ class Grid:
 
         ``exact_decimal`` is called only for the few numbers that are next to a tie.
         """
-        return self._steps(doubles, exact_decimal, self.low, self.high)
+        return self._round_to_steps(doubles, exact_decimal, self.low, self.high)
 
     def round_public(self, doubles: npt.ArrayLike) -> Steps:
         """Return the steps of thresholds, each of which is the shortest decimal of its double."""
         numbers = np.asarray(doubles, dtype=np.float64)
-        return self._steps(
+        return self._round_to_steps(
             numbers, lambda place: shortest_decimal(float(numbers[place])), -THRESHOLD_STEPS, THRESHOLD_STEPS
         )
 
     def step_of(self, number: Decimal) -> int:
         """Return the step of one number, clamped to ±2⁵⁰."""
-        return int(self._steps([float(number)], lambda _: number, -MAX_STEPS, MAX_STEPS)[0])
+        return int(self._round_to_steps([float(number)], lambda _: number, -MAX_STEPS, MAX_STEPS)[0])
 
-    def _steps(self, doubles: npt.ArrayLike, exact_decimal: ExactDecimal, low: int, high: int) -> Steps:
+    def _round_to_steps(self, doubles: npt.ArrayLike, exact_decimal: ExactDecimal, low: int, high: int) -> Steps:
         gamma = float(self.gamma)
         end = 2.0 * max(THRESHOLD_STEPS, -low, high) * gamma
         quotients = _clamp(np.asarray(doubles, dtype=np.float64), -end, end) / gamma

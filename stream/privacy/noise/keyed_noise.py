@@ -85,12 +85,12 @@ def _length_prefix(texts: Spans) -> bytes:
 def round_words(subkeys: Sequence[bytes], rounds: Sequence[int] | Column, count: int) -> tuple[Words, LowWords]:
     """Derive words that depend only on the stream's subkey and its round, one row per subkey."""
     empty_texts = _repeat_text(b"", len(subkeys)) if isinstance(subkeys, Spans) else [b""] * len(subkeys)
-    return _derive(subkeys, b"", rounds, empty_texts, count)
+    return _derive_words(subkeys, b"", rounds, empty_texts, count)
 
 
 def cell_words(subkey: bytes, cells: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
     """Derive words that depend only on the stream's subkey and the cell, one row per cell."""
-    return _derive_by_message([subkey] * len(cells), cells, count)
+    return _derive_words_of_messages([subkey] * len(cells), cells, count)
 
 
 def cell_noise(law: Sampler, subkey: bytes, cells: Sequence[bytes]) -> IntegerArray:
@@ -135,7 +135,7 @@ def event_words(
     Returns:
         The high words, of shape (n, count), and a function that derives a row's low words when they are needed.
     """
-    return _derive(
+    return _derive_words(
         subkeys, _length_prefixed(topic.encode(), partition.to_bytes(4, "big")), offsets, payloads, count
     )
 
@@ -150,7 +150,7 @@ def event_subkey(subkey: bytes, topic: str, partition: int, offset: int, payload
     return blake3(prefix + offset.to_bytes(8, "big") + payload, key=subkey).digest(SUBKEY_BYTES)
 
 
-def _derive(
+def _derive_words(
     subkeys: Sequence[bytes], prefix: bytes, numbers: Sequence[int] | Column, texts: Sequence[bytes], count: int
 ) -> tuple[Words, LowWords]:
     if not isinstance(subkeys, Spans) or not isinstance(texts, Spans):
@@ -158,7 +158,7 @@ def _derive(
         messages = [
             prefix + int(number).to_bytes(8, "big") + text for number, text in zip(numbers, texts, strict=True)
         ]
-        return _derive_by_message(subkeys, messages, count)
+        return _derive_words_of_messages(subkeys, messages, count)
     column = np.asarray(numbers, dtype=np.int64)
 
     def low(row: int) -> Words:
@@ -168,7 +168,9 @@ def _derive(
     return keyed_words(subkeys, prefix, column, texts, count), low
 
 
-def _derive_by_message(subkeys: Sequence[bytes], messages: Sequence[bytes], count: int) -> tuple[Words, LowWords]:
+def _derive_words_of_messages(
+    subkeys: Sequence[bytes], messages: Sequence[bytes], count: int
+) -> tuple[Words, LowWords]:
     width = count * _WORD_BYTES
     digests = b"".join(
         [blake3(message, key=subkey).digest(width) for subkey, message in zip(subkeys, messages, strict=True)]

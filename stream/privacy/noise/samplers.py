@@ -238,7 +238,7 @@ def _table_reach(variance: Fraction) -> int:
 
 
 @lru_cache(maxsize=_TABLES_KEPT)
-def _table(variance: Fraction) -> tuple[Words, Words]:
+def _cumulative_table(variance: Fraction) -> tuple[Words, Words]:
     sums = cumulative_probabilities(variance)
     size = 1 << len(sums).bit_length()
     high = np.full(size, np.iinfo(np.uint64).max, dtype=np.uint64)
@@ -248,7 +248,7 @@ def _table(variance: Fraction) -> tuple[Words, Words]:
 
 
 def _draw_level(variance: Fraction, words: Words, column: int, low: LowWords) -> IntegerArray:
-    table, lower = _table(variance)
+    table, lower = _cumulative_table(variance)
     magnitudes = words & np.uint64(_MAGNITUDE_MASK)
     size = np.zeros(len(words), dtype=np.int64)
     step = len(table) >> 1

@@ -58,7 +58,7 @@ def _plan_numbers(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibrat
     if not isinstance(mechanism, Laplace | Histogram | NoisyMax | Exponential):
         raise TypeError(f"{mechanism.kind} does not charge each answer")
     parts = equal_parts(spec.epsilon, spec.delta, mechanism.answers)
-    laplace = tuple(_calibration(spec, mechanism, facts, *one) for one in parts)
+    laplace = tuple(_make_calibration(spec, mechanism, facts, *one) for one in parts)
     if isinstance(mechanism, NoisyMax | Exponential):
         return laplace
     return (*laplace, *_plan_gaussian(spec, mechanism, facts, laplace[-1]))
@@ -214,7 +214,7 @@ def rates_reach(calibration: AnswersCalibration, sensitivity_steps: int, rates: 
     return min(together, 1.0 - math.log(part_failure(allowed, rates)) * scale * _ROUNDING)
 
 
-def _calibration(
+def _make_calibration(
     spec: StreamSpec,
     mechanism: Laplace | Histogram | NoisyMax | Exponential,
     facts: SourceFacts,

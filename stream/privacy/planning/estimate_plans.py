@@ -243,7 +243,7 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> EstimateCalibrati
         tasks.append(
             replace(task, number_part=_NUMBER_PART_BESIDE_PAIRS, pair_noise=scale, pair_sum_noise=pair_sum_noise)
         )
-    plans = (_calibration(spec, task, order, starts, start, rows) for task in tasks)
+    plans = (_make_calibration(spec, task, order, starts, start, rows) for task in tasks)
     best = min(plans, key=lambda plan: plan.alpha)
     more: dict[str, Any] = {
         **(workload.fields if workload.rounds else {}),
@@ -277,7 +277,7 @@ def default_updates(sizes: Sequence[int], order: Order) -> int:
     return max(1, min(constant + per_attribute * count, 2 * unmeasured))
 
 
-def _calibration(
+def _make_calibration(
     spec: StreamSpec, task: _EstimateInputs, order: Order, starts: int, start: float, rows: float
 ) -> EstimateCalibration:
     division = _best_division(task)
@@ -332,15 +332,15 @@ def _calibration(
 def _best_division(task: _EstimateInputs) -> _Division:
     """Return the division of ``epsilon_left`` that minimizes the larger of the errors of ⊥s and of numbers."""
     optimum = optimize.minimize_scalar(
-        lambda part: _division(task, part).error,
+        lambda part: _make_division(task, part).error,
         bounds=(_LEAST_TOPS_PART, _LARGEST_TOPS_PART),
         method="bounded",
         options={"xatol": 1e-4},
     )
-    return _division(task, float(optimum.x))
+    return _make_division(task, float(optimum.x))
 
 
-def _division(task: _EstimateInputs, part: float) -> _Division:
+def _make_division(task: _EstimateInputs, part: float) -> _Division:
     left = float(task.epsilon_left)
     answer = part * left
     threshold, _, decisions = task.build_comparisons(answer).best_division(left - answer)

@@ -212,7 +212,7 @@ def _plan_calibrated(task: _HypothesisTask, make: _Planner) -> HypothesisCalibra
         )
     )
     gap = task.mechanism.gap or guaranteed_gap(task.log_universe(updates), updates)
-    return _calibration(task, "calibrated", vector, gap, 4.0 * gap, epsilon_rows)
+    return _make_calibration(task, "calibrated", vector, gap, 4.0 * gap, epsilon_rows)
 
 
 def _least_updates(task: _HypothesisTask, gap: float, factor: float = 0.5) -> int:
@@ -308,7 +308,7 @@ def _plan_textbook_hypothesis(task: _HypothesisTask) -> HypothesisCalibration:
             updates, beyond = (middle, beyond) if is_accurate(middle) else (updates, middle)
     vector = plan_textbook(task.plan_inputs(updates, epsilon=other_epsilon, numbers="fresh"))
     gap = task.mechanism.gap or gap_of(updates)
-    return _calibration(task, "textbook", vector, gap, gap / 2.0, epsilon_rows)
+    return _make_calibration(task, "textbook", vector, gap, gap / 2.0, epsilon_rows)
 
 
 def _divide_epsilon(task: _HypothesisTask, part: float) -> tuple[float, float]:
@@ -317,7 +317,7 @@ def _divide_epsilon(task: _HypothesisTask, part: float) -> tuple[float, float]:
     return epsilon_rows, round_fraction_down(Fraction(task.spec.epsilon) - Fraction(epsilon_rows))
 
 
-def _calibration(
+def _make_calibration(
     task: _HypothesisTask,
     method: Literal["calibrated", "textbook"],
     vector: SparseVectorCalibration,

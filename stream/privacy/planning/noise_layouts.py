@@ -96,14 +96,14 @@ def best_numbers_part(layout_for: LayoutFor, start: EpsilonSplit, beta: float) -
     """Return ``start`` with the numbers' part of ε (three digits) that minimizes α without a shift."""
 
     def error(logit: float) -> float:
-        layout = layout_for(replace(start, numbers_part=_fraction(logit)))
+        layout = layout_for(replace(start, numbers_part=_inverse_logit(logit)))
         return least_alpha(layout, 0, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
 
     center = _logit(start.numbers_part)
     optimum = optimize.minimize_scalar(
         error, bounds=(center - 2.0, center + 2.0), method="bounded", options={"xatol": 2e-3, "maxiter": 40}
     )
-    return replace(start, numbers_part=_round_fraction(_fraction(float(optimum.x))))
+    return replace(start, numbers_part=_round_fraction(_inverse_logit(float(optimum.x))))
 
 
 def _round_fraction(fraction: float) -> float:
@@ -114,7 +114,7 @@ def _logit(fraction: float) -> float:
     return math.log(fraction / (1.0 - fraction))
 
 
-def _fraction(logit: float) -> float:
+def _inverse_logit(logit: float) -> float:
     return 1.0 / (1.0 + math.exp(-max(-_EXTREME_LOGIT, min(_EXTREME_LOGIT, logit))))
 
 
@@ -150,7 +150,7 @@ def _least_failure(
 
 
 def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> EpsilonSplit:
-    fractions = [_fraction(float(logit)) for logit in logits]
+    fractions = [_inverse_logit(float(logit)) for logit in logits]
     return EpsilonSplit(*fractions)
 
 
@@ -226,7 +226,7 @@ def plan_textbook(inputs: PlanInputs) -> SparseVectorCalibration:
             per_round, delta, answers = stated, inputs.delta, 1.0 / (math.sqrt(512.0) + 1.0)
     inputs = replace(inputs, monotone=False, number_error_ratio=1.0)
     parts = _divide_epsilon(inputs, per_round, EpsilonSplit(0.5, answers if fresh else 0.0))
-    result = _calibration(inputs, "textbook", parts, 0, delta=delta)
+    result = _make_calibration(inputs, "textbook", parts, 0, delta=delta)
     sigma = 1.0 / parts[0]
     logs = math.log(inputs.expected_queries) + math.log((4.0 if fresh else 2.0) * cutoff / inputs.beta)
     alpha = max(4.0 * sigma * logs * inputs.sensitivity_steps * inputs.grid, result.alpha)
@@ -245,7 +245,7 @@ def plan_two_sided(inputs: PlanInputs) -> SparseVectorCalibration:
         split = best_numbers_part(
             layout_for, _search_start(inputs, layout_for, split.threshold_part, refinement), inputs.beta
         )
-    return _calibration(inputs, "two_sided", _divide_epsilon(inputs, inputs.epsilon, split), 0)
+    return _make_calibration(inputs, "two_sided", _divide_epsilon(inputs, inputs.epsilon, split), 0)
 
 
 def plan_two_sided_shifted(inputs: PlanInputs) -> SparseVectorCalibration:
@@ -285,7 +285,7 @@ def _plan_best_split(
     shift = round(fine_shift / refinement)
     scale = 1.0 / (layout_for(split).query_rate * refinement)
     nearby = (0, 1, -1, 2, -2) if scale < _COARSE_SCALE else (0,)
-    options = [_calibration(inputs, method, parts, shift + offset, delta=delta) for offset in nearby]
+    options = [_make_calibration(inputs, method, parts, shift + offset, delta=delta) for offset in nearby]
     return min(options, key=lambda option: option.alpha)
 
 
@@ -330,7 +330,7 @@ def _layout_function(
     return layout_for
 
 
-def _calibration(
+def _make_calibration(
     inputs: PlanInputs, method: Method, parts: tuple[float, float, float], shift: int, *, delta: float = 0.0
 ) -> SparseVectorCalibration:
     draft = SparseVectorCalibration(

@@ -88,7 +88,9 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[ReleaseCali
     events_per_person, categories = facts.records_per_person, len(mechanism.categories)
     # If a person has one event, δ is not used.
     compositions = equal_parts(spec.epsilon, spec.delta if events_per_person > 1 else 0.0, events_per_person)
-    return tuple(_calibration(spec, categories, events_per_person, *composition) for composition in compositions)
+    return tuple(
+        _make_calibration(spec, categories, events_per_person, *composition) for composition in compositions
+    )
 
 
 def hoeffding_alpha(law: ResponseLaw, events: int, beta: float) -> float:
@@ -161,7 +163,7 @@ def binomial_interval(successes: int, trials: int, beta: float) -> tuple[float, 
     )
 
 
-def _calibration(
+def _make_calibration(
     spec: StreamSpec, categories: int, parts: int, method: PartsMethod, epsilon_part: float, delta: float
 ) -> ReleaseCalibration:
     law = response_law(Fraction(epsilon_part), categories)
