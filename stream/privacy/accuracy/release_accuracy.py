@@ -303,9 +303,9 @@ def locate_quantile(edges: IntegerArray, misfits: Floats, reaches: Floats) -> Lo
 
     ``edges`` has the first code of each range and, as its last entry, the number of codes. If each misfit
     is wrong by more than its reach with probability p at most, then ``low`` and ``high`` of the result are
-    wrong with probability p each: edges are tested from both ends inwards until a test fails, so only one
-    test can be wrong. Noisy misfits may change their sign in several ranges; ``code`` is the first code of
-    the middle one of these ranges.
+    wrong with probability p each: edges are tested from each end inwards until a test fails. So ``low`` is
+    wrong only if the test of the first edge at or above the quantile is, and likewise ``high``. Noisy
+    misfits may change their sign in several ranges; ``code`` is the first code of the middle one of them.
     """
     last = len(edges) - 1
     open_below = np.flatnonzero(misfits[1:] + reaches[1:] >= 0.0)

@@ -119,7 +119,7 @@ def covered_ms(source: EventsSource, mechanism: Mechanism, window: Windows) -> i
 
 
 def questions_in_period(source: Source, mechanism: Mechanism, standing: StandingQuery | None) -> int:
-    """Return the number of questions that a stream of a period has in it; 0 for other streams."""
+    """Return the number of questions of a period's stream in its period; 0 for other streams."""
     if (
         not isinstance(source, EventsSource)
         or source.starts is None

@@ -143,8 +143,8 @@ def event_words(
 def event_subkey(subkey: bytes, topic: str, partition: int, offset: int, payload: bytes) -> bytes:
     """Derive the 32-byte key of one event's noise, for answers about cells that are not known beforehand.
 
-    ``subkey`` must be of a role for which ``event_words`` is never called: the first words of the same
-    event would equal the key.
+    ``subkey`` must be of a role for which ``event_words`` is never called, because the first words of the
+    same event would equal the key.
     """
     prefix = _length_prefixed(topic.encode(), partition.to_bytes(4, "big"))
     return blake3(prefix + offset.to_bytes(8, "big") + payload, key=subkey).digest(SUBKEY_BYTES)
