@@ -176,7 +176,7 @@ class Replay:
         """Yield each mark in Unix milliseconds with the events after it, in their order.
 
         ``events`` are pairs of an event's bytes and its time. An event with the time ``NO_MOMENT``, which feeds will
-        refuse, stays behind the event that precedes it. All events are read before the first mark is yielded.
+        refuse, stays directly after the event that precedes it. All events are read before the first mark is yielded.
 
         Raises:
             Invalid: no event has a valid time, or the first and last are too far apart.

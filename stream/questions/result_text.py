@@ -92,7 +92,7 @@ def format_content(answer: Answer, *, with_intervals: bool = False) -> str:
         if with_intervals:
             ends = [f" (95 %: {format_text_interval(one)})" for one in answer.choice_intervals or ()]
             found = list(map("".join, zip(found, ends or repeat(""), strict=False)))
-            found = _add_names(names, found)
+            found = _prefix_names(names, found)
     elif names is not None:
         found = names
     else:
@@ -146,10 +146,10 @@ def format_numbers(answer: Answer, *, with_intervals: bool) -> list[str]:
         + (f" (95 %: {format_interval(ends, number)})" if with_intervals and ends is not None else "")
         for number, ends in zip(answer.estimates or (), answer.intervals or repeat(None), strict=False)
     ]
-    return _add_names(_quoted_group_names(answer, all_groups=with_intervals), numbers)
+    return _prefix_names(_quoted_group_names(answer, all_groups=with_intervals), numbers)
 
 
-def _add_names(names: list[str] | None, texts: list[str]) -> list[str]:
+def _prefix_names(names: list[str] | None, texts: list[str]) -> list[str]:
     return texts if names is None else [f"{name} {text}" for name, text in zip(names, texts, strict=True)]
 
 

@@ -189,8 +189,8 @@ def describe_bounds(people: PersonRows) -> str:
     larger = "; ".join(f"{one.contribution:,} would leave out {one.rows_beyond:,}" for one in people.bounds)
     larger = f"a contribution of {larger}; " if larger else ""
     return (
-        f"beyond the contribution of {people.contribution:,}: {format_count(people.rows_beyond, 'row')}; counts and sums leave this out, and no "
-        f"± covers it; {larger}with k times the contribution the noise is k times as large; the "
+        f"beyond the contribution of {people.contribution:,}: {format_count(people.rows_beyond, 'row')}, which counts and sums leave out "
+        f"and no ± covers; {larger}with k times the contribution the noise is k times as large; the "
         "contribution is public, so choose it without looking at the table"
     )
 

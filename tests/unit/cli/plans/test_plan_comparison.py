@@ -38,7 +38,7 @@ def test_plan_shows_rows_that_a_bound_leaves_out_of_a_table(tmp_path: Path) -> N
     declared = {"kind": "table", "source": "a", "neighbors": "add-remove", "epsilon": 1, "path": "private.csv"}
     source = json.dumps({**declared, "attributes": {"age": 10}, "person": "who", "contribution": 4})
     wanted = ("--source", source, "--epsilon", "1", "--form", "count", "--table", str(tmp_path / "public.csv"))
-    assert "beyond the contribution of 4: 21 rows; counts and sums leave this out" in run(*wanted)
+    assert "beyond the contribution of 4: 21 rows, which counts and sums leave out" in run(*wanted)
     people = compared(*wanted)["people"]
     assert (people["rows_beyond"], people["bounds"]) == (
         21,

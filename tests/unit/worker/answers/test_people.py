@@ -193,7 +193,7 @@ def test_check_shows_rows_that_larger_contributions_leave_out(tmp_path: Any) -> 
     assert report.people is not None
     assert [(one.contribution, one.rows_beyond) for one in report.people.bounds] == [(4, 189), (8, 27), (10, 0)]
     [words] = [one for one in report.suggestions if one.startswith("contribution: ")]
-    assert ": 324 rows; counts and sums leave this out" in words
+    assert ": 324 rows, which counts and sums leave out" in words
     assert "4 would leave out 189; 8 would leave out 27; 10 would leave out 0" in words
     assert "choose it without looking at the table" in words
 
@@ -236,7 +236,7 @@ def test_check_counts_rows_beyond_the_contribution(tmp_path: Any) -> None:
     report = check_table(declared, path)
     assert report.people is not None
     assert (report.people.rows_beyond, report.people.rows_without, report.fits) == (1, 1, False)
-    assert any(": 1 row; counts and sums leave this out" in one for one in report.suggestions)
+    assert any(": 1 row, which counts and sums leave out" in one for one in report.suggestions)
     assert any("are left out" in one for one in report.suggestions)
     path.write_text("who,sex\nann,F\nann,M\nben,M\n")
     assert check_table(declared, path).fits
