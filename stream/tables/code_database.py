@@ -109,7 +109,7 @@ class CodeDatabase:
         """
         text = _make_sql(expression)
         with self._runner.limit_statement(text):
-            found = self._result(text).to_arrow_table()
+            found = self._make_relation(text).to_arrow_table()
             # Sums have more than 64 bits in DuckDB; the conversion fails if a sum does not fit into 64.
             return [column.fill_null(0).cast(pa.int64()).to_numpy() for column in found.columns]
 
@@ -117,10 +117,10 @@ class CodeDatabase:
         """Yield the columns of an expression's result in blocks of rows, without a limit on the time."""
         text = _make_sql(expression)
         with self._runner.guard_reading():
-            for batch in self._result(text).to_arrow_reader(_BLOCK_ROWS):
+            for batch in self._make_relation(text).to_arrow_reader(_BLOCK_ROWS):
                 yield [column.to_numpy(zero_copy_only=False) for column in batch.columns]
 
-    def _result(self, text: str) -> duckdb.DuckDBPyRelation:
+    def _make_relation(self, text: str) -> duckdb.DuckDBPyRelation:
         return self._connection.sql(text)
 
 
@@ -235,20 +235,24 @@ class CodeTable:
 
         Statements compute it for all rows instead of filtering by it, so their time depends little on how many match.
         """
-        return self._condition(predicate) & (self.expression[_REAL] == 1)
+        return self._translate_predicate(predicate) & (self.expression[_REAL] == 1)
 
-    def _condition(self, predicate: Predicate) -> Any:
+    def _translate_predicate(self, predicate: Predicate) -> Any:
         match predicate:
             case Constant(holds):
                 return ibis.literal(holds)
             case Codes(attribute, size, cuts):
-                return self._leaf(self._column(attribute), size, cuts)
+                return self._translate_codes(self._column(attribute), size, cuts)
             case AllOf(parts):
-                return _combine([self._condition(part) for part in parts], lambda one, other: one & other)
+                return _combine(
+                    [self._translate_predicate(part) for part in parts], lambda one, other: one & other
+                )
             case AnyOf(parts):
-                return _combine([self._condition(part) for part in parts], lambda one, other: one | other)
+                return _combine(
+                    [self._translate_predicate(part) for part in parts], lambda one, other: one | other
+                )
 
-    def _leaf(self, column: Any, size: int, cuts: Sequence[int]) -> Any:
+    def _translate_codes(self, column: Any, size: int, cuts: Sequence[int]) -> Any:
         ranges = list(zip(cuts[::2], cuts[1::2], strict=True))
         single = [low for low, high in ranges if high == low + 1]
         tests = [column == single[0]] if len(single) == 1 else [column.isin(single)] if single else []

@@ -404,7 +404,7 @@ def test_failed_statement_has_no_text_of_the_engine(monkeypatch: pytest.MonkeyPa
     def fail(_: object) -> None:
         raise ValueError("Conversion Error: 'Alice'")
 
-    monkeypatch.setattr(table.rows().database, "_result", fail)
+    monkeypatch.setattr(table.rows().database, "_make_relation", fail)
     with pytest.raises(EngineStatementError) as failed:
         table.count(TRUE)
     assert str(failed.value) == "the engine failed: ValueError"
