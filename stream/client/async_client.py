@@ -321,7 +321,7 @@ class AsyncClient(AsyncCalls):
                 async with asyncio.timeout(timeout):
                     await self._send_and_read(requests, missing, receipts, waiting)
         except TimeoutError:
-            cause = "check that Kafka and 'sotto serve budget' run"
+            cause = "they may still take effect, so send no others in their place; check that Kafka and 'sotto serve budget' run"
             if any(waiting_key(*one) in waiting for one in missing):
                 cause = "a table is being read, and the requests are decided after that; send them again to get their receipts"
             raise Timeout(f"{len(missing)} requests have no receipt after {timeout:g} s; {cause}") from None

@@ -331,7 +331,7 @@ class AnchoringGuard(WitnessGuard):
     async def _compare_trail(self, witness: WatchedWitness, anchors: Sequence[Anchor]) -> None:
         """Raise RolledBackError unless the trail contains the longest anchored head and the ledger's head."""
         if not anchors:
-            log.warning("witness has no anchor yet; nothing was compared", witness=witness.name)
+            log.warning("witness is empty; if it is not new, its anchors were deleted", witness=witness.name)
             return
         check = AnchoredTrail(anchors[0].head, self._head)
         if not check.is_decided:

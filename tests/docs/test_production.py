@@ -76,7 +76,7 @@ def script(kafka: SecuredKafka, certificate: Path) -> str:
     parts = []
     for block in page(PAGE).of_language("sh"):
         if "--delete-config" in block.text:
-            parts.append(f'kill $(pgrep -P "$(jobs -p %2)")\nwait %2\n{NEW_WORKER}{ASK}')
+            parts.append(f'kill "$(jobs -p %2)"\nwait %2\n{NEW_WORKER}{ASK}')
         if "sotto source add" in block.text:
             parts.append(
                 "until grep -q 'partition ready' budget.log && grep -q 'partition ready' worker.log; do sleep 0.2; done\n"

@@ -116,7 +116,10 @@ class WitnessChecks:
     def _describe(self, name: str) -> str:
         found, compared = self._anchors[name], self._comparable(name)
         if not found:
-            return f"{name}: has no anchor yet, so nothing was compared with it"
+            return (
+                f"{name}: is empty beside a trail of {format_count(self._entries, 'entry', 'entries')}, so nothing was compared with it; if it "
+                "is not new, its anchors were deleted"
+            )
         later = len(found) - len(compared)
         if not compared:
             return f"{name}: all {later} anchors read are later than this copy, so nothing was compared with it"

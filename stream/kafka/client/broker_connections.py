@@ -96,9 +96,11 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
             await admin.start()
         except errors.KafkaConnectionError:
             await raise_if_refused(settings)
+            # The local broker of Sotto has neither TLS nor logins.
+            is_local = settings.security_protocol == "PLAINTEXT"
+            start = "start one with 'sotto broker start' or 'sotto up', or" if is_local else "start it, or"
             raise UnansweredError(
-                f"no broker answers at {settings.bootstrap} ({address_origin(settings)}); start one with 'sotto broker start' or "
-                f"'sotto up', or set {variable_of('bootstrap')}"
+                f"no broker answers at {settings.bootstrap} ({address_origin(settings)}); {start} set {variable_of('bootstrap')}"
             ) from None
         yield admin
     except errors.NodeNotReadyError:
