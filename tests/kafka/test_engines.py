@@ -137,7 +137,7 @@ async def test_slow_or_failing_statement_holds_up_its_own_streams(
         build_worker_engine(settings, client.topics, key),
     ]
     running = [asyncio.create_task(service.run()) for service in services]
-    result, endless, failures = CodeDatabase._result, asyncio.Event(), iter([True])
+    result, endless, failures = CodeDatabase._make_relation, asyncio.Event(), iter([True])
     slow: set[CodeDatabase] = set()
     waiting, other = streams_of_other_partitions("s", client.topics.partitions)
     loop = asyncio.get_running_loop()
@@ -163,10 +163,10 @@ async def test_slow_or_failing_statement_holds_up_its_own_streams(
                 laplace = {"kind": "laplace", "answers": 10}
                 await client.open({"stream": stream, "source": source, "epsilon": 2.0, "mechanism": laplace})
         assert (await client.ask({"stream": "s", "where": "age < 30"}, outcomes=True)).outcome == "answer"
-        monkeypatch.setattr(CodeDatabase, "_result", failing)
+        monkeypatch.setattr(CodeDatabase, "_make_relation", failing)
         assert (await client.ask({"stream": "s", "where": "age < 31"}, outcomes=True)).outcome == "answer"
         assert next(failures, None) is None
-        monkeypatch.setattr(CodeDatabase, "_result", never_ending)
+        monkeypatch.setattr(CodeDatabase, "_make_relation", never_ending)
         asking = [
             asyncio.create_task(client.ask({"stream": stream, "where": "age < 32"}, outcomes=True))
             for stream in ("s", waiting)
