@@ -168,11 +168,10 @@ def describe_choice(compared: Sequence[ComparedMechanism]) -> str:
 
 
 def _expected_error(one: ComparedMechanism) -> str:
-    return (
-        f"does not apply: {one.why}"
-        if one.error is None
-        else f"is expected to err by {format_error_bound(one.error, grouped=True)} rows"
-    )
+    if one.error is None:
+        return f"does not apply: {one.why}"
+    error = f"is expected to err by {format_error_bound(one.error, grouped=True)} rows"
+    return f"{error} on average over example tables" if one.kind == "pmw" else error
 
 
 def describe_table_bound(source: Source) -> str:
