@@ -14,7 +14,10 @@ from stream.settings import Settings
 from tests.builders import source, stream
 from tests.conftest import StartService
 
-pytestmark = pytest.mark.kafka
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.filterwarnings("ignore:rows with a missing or invalid cell are left out"),
+]
 
 
 async def test_pandas_reads_a_statement_over_kafka(

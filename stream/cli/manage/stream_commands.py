@@ -267,6 +267,6 @@ def _end_stream(names: Sequence[str], end: Callable[[Client, str, str], Receipt]
 def _resolve_names(client: Client, names: Sequence[str]) -> tuple[str, str]:
     """Return a stream's source and name; the source is looked up if only the stream is given."""
     if len(names) > 2:
-        raise CommandError(f"names: {len(names)} are given; give the stream, or its source and the stream")
+        raise CommandError(f"names: {len(names)} are given; give one stream, or its source and the stream")
     stream = names[-1]
     return (names[0] if len(names) == 2 else client.source_of(stream)), stream

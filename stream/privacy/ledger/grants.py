@@ -292,13 +292,14 @@ def _totals_at_exhaustion(grant: Grant) -> set[int]:
 def unpaid_error(payer: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: str = "") -> RefusedError:
     """Build the error for a request of more than is left of a budget."""
     asked, available = to_amount(cost, terms), to_amount(left.clamp_at_zero(), terms)
+    is_without_delta = bool(asked.delta) and not available.delta and available.rho is None
     remedies = [
         *(["ask for no more than is left"] if available.epsilon > 0.0 or available.rho else []),
         *([remedy] if remedy else []),
         "close streams that have not used up their grants",
     ]
     return RefusedError(
-        f"{payer} cannot pay: {format_amount(asked)} asked, {format_amount(available)} left; "
+        f"{payer} cannot pay: {format_amount(asked)} asked, {format_amount(available)}{', δ = 0' * is_without_delta} left; "
         f"{', or '.join(remedies)}",
         asked,
         available,

@@ -141,6 +141,12 @@ def test_refusal_of_an_exhausted_source_names_asked_and_left() -> None:
     assert driver.budget("feed").left.epsilon == 0.0
 
 
+def test_refusal_for_delta_says_that_none_is_left() -> None:
+    driver = installation(spec("first", epsilon=1.0))
+    with pytest.raises(Refused, match=r"cannot pay: ε = 1, δ = 1e-06 asked, ε = 9, δ = 0 left"):
+        driver.open(spec("many", mechanism={"kind": "laplace", "answers": 2000}, epsilon=1.0, delta=1e-6))
+
+
 @pytest.mark.parametrize("second", ["feed", "other"])
 def test_stream_name_is_never_used_again(second: str) -> None:
     driver = installation(spec("alarms"))
