@@ -101,7 +101,7 @@ class TrailRequest(
 ):
     """A request and its decision. A repeated request without effect has no entry.
 
-    ``request`` and ``digest`` are the same as in the receipt; ``by`` is the requester. ``epsilon`` and ``delta``
+    ``request`` and ``digest`` are the id and the digest of the request, as in its receipt; ``by`` is the requester. ``epsilon`` and ``delta``
     are the requested amount: a source's budget, a stream's price, or the part of a budget that an ``allotment``
     gives to ``analysts``. ``granted`` is the amount that was taken from the budget, and ``totals`` are the source's
     totals afterwards. ``stream_digest`` is the digest of an opened stream's definition.
@@ -159,7 +159,7 @@ class TrailPoint(TrailEntry, wire_omits={"source", "population"}):
 
 
 LostTimeStatement = Literal["nothing", "halt", "accept_loss"]
-"""An operator's statement about the requests in a lost time; see ``TrailRestored``."""
+"""An operator's statement about the requests after a restored backup; see ``TrailRestored``."""
 
 
 class TrailRestored(TrailEntry, wire_omits={"reason"}):
@@ -340,7 +340,7 @@ class RetiredClaim(Event, wire_omits={"period"}):
 
 
 class RetiredTotals(Event, wire_omits={"analyst", "shared", "joining"}):
-    """The sums of a source's retired streams that one ``analyst`` opened, or no analyst.
+    """The sums of a source's retired streams that one ``analyst`` opened, or that name no analyst.
 
     ``own`` counts against the source, and ``shared`` against its population. A source without a population has
     ``joining``, the sums by each accountant, which will count against a population that it joins.

@@ -45,8 +45,8 @@ _FORMS_WITHOUT_ROWS: Final = {"value", "values", "category", "alarm", "running",
 MECHANISM_DEFAULTS: Final[dict[str, Any]] = {"monotone": False, "sparsity": 16}
 """Values of mechanisms' fields, unless a comparison gives others.
 
-``monotone`` is False because it is a promise about the questions. In the form ``cells``, ``sparsity`` also bounds the
-cells of a question to a histogram.
+``monotone`` is False because it is a promise about the questions. In the form ``cells``, ``sparsity`` is also the
+largest number of cells of one question to a histogram.
 """
 
 

@@ -2,7 +2,7 @@
 
 The chain of digests reveals each change of an entry. A person who can rewrite the whole trail and the
 ledger, such as the broker's administrator, can make a new chain. A new chain is found if a head of the
-old one was noted elsewhere. ``AnchoredTrail`` checks an anchored head without the ledger's grants.
+old one was noted elsewhere. ``AnchoredTrail`` finds an anchored head in the trail; it compares no grants.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class TrailCheck:
         return findings
 
     def _compare_streams(self, name: str, account: Account, openings: Counter[str]) -> list[str]:
-        """Compare the streams from before the trail's beginning, and the number of retired streams."""
+        """Compare the streams from before the trail's beginning, and the number of all streams of the source."""
         before = {stream: one for stream, one in account.grants.items() if stream not in self._openings}
         standing = self._first_streams.get(name)
         digest = digest_streams((stream, one.identity.digest) for stream, one in before.items())
@@ -300,5 +300,5 @@ class AnchoredTrail:
         if self._head.entries < self._ledger_head.entries:
             return f"the trail ends after {self._head.entries} entries, but the ledger has {self._ledger_head.entries}"
         if self._head.digest != self._ledger_head.digest:
-            return f"the ledger was written with another entry {self._head.entries - 1} than the trail has"
+            return f"entry {self._head.entries - 1} of the trail differs from the entry with which the ledger was written"
         return None

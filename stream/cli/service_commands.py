@@ -65,7 +65,7 @@ def serve(
 ) -> None:
     """Run a service until SIGTERM or Ctrl-C."""
     diagnostics.configure_logs(as_json=json_logs)
-    # A parent process has logged the warning already.
+    # With --stop-with-stdin a parent process started this one, and has logged the warning.
     if not stop_with_stdin and (reason := unread_variables_warning()) is not None:
         diagnostics.get_logger("settings").warning("without effect", reason=reason)
     if processes != 1 and role not in {"worker", "feed"}:

@@ -159,11 +159,11 @@ def create(
 
 @topics_app.command("check")
 def compare_topics() -> None:
-    """Compare every topic with its configuration; exit status 1 if one differs."""
+    """Compare every topic with its required configuration; exit status 1 if one differs."""
     differences = asyncio.run(check_topics(local_settings()))
     if differences:
         raise CommandError(format_differences(differences))
-    typer.echo("all topics have their configuration")
+    typer.echo("all topics have the required configuration")
 
 
 @topics_app.command("acl")

@@ -140,7 +140,7 @@ class KafkaConnection:
         """Send a record to one of Sotto's topics; return the future of its delivery.
 
         Raises:
-            TopicsError: the topic has the wrong number of partitions, so its service might miss the record.
+            TopicsError: the topic has the wrong number of partitions, so the service that reads the topic might miss the record.
         """
         self._require_partition_count(topic)
         return await self._send(topic, key.encode(), value, [*headers, *context_headers()])
@@ -215,12 +215,12 @@ class KafkaConnection:
             try:
                 return await sender.send(topic, key, value, headers, partition)
             except ProducerClosed:
-                # A sender that fails is ended, also while this record waits for room in its buffer; use the next sender.
+                # If the sender failed and was ended while this record waited for room in its buffer, the next one sends it.
                 if not sender.failed:
                     raise
 
     async def _get_sender(self) -> KafkaSender:
-        """Return the sender. It starts at the first record, so that readers need no right to write.
+        """Return the sender. It starts at its first use, so that clients that only read need no right to write.
 
         A failed sender ends before the next sender starts, so records keep their order.
         """
@@ -244,7 +244,7 @@ class KafkaConnection:
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Convert errors of Kafka, topics and the contract into a SottoError."""
+    """Convert KafkaError, TopicsError and MalformedEventError into a SottoError."""
     try:
         yield
     except MalformedEventError as error:

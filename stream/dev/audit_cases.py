@@ -66,7 +66,7 @@ class Case:
 
     Attributes:
         pair: a description of the data sets for the report.
-        mechanism: the stream's mechanism, in the operator's form.
+        mechanism: the stream's mechanism, as in the JSON of a stream's specification.
         source: the source, without name and budget.
         sides: the two data sets, with the same number of queries.
         stream: further fields of the stream's specification: ``epsilon`` (default 1), ``delta`` and so on.
@@ -91,7 +91,7 @@ class Case:
     def __post_init__(self) -> None:
         one, other = self.sides
         if bool(one.queries) == bool(one.sent) or len(one.queries) != len(other.queries):
-            raise ValueError("sides: both must have the same number of queries, at least one, or have events")
+            raise ValueError("sides: give either queries, equally many on both sides, or events")
         if [sent.until for sent in one.sent] != [sent.until for sent in other.sent]:
             raise ValueError("sides: both clocks must reach the same times")
 
@@ -140,12 +140,12 @@ def values_sides(*pairs: tuple[float, float]) -> tuple[Side, Side]:
 
 
 def rising_values(value: float, length: int) -> tuple[Side, Side]:
-    """All values rise by one step, so that only ⊥s (``below``) distinguish the sides."""
+    """Build sides whose values are each 1 higher on the second side, so that only ⊥s (``below``) distinguish them."""
     return values_sides(*[(value, value + 1)] * length)
 
 
 def crossing_values(value: float, lows: int, highs: int) -> tuple[Side, Side]:
-    """``lows`` values rise by one step and ``highs`` values fall by one, so that ⊥s and then ⊤s distinguish the sides."""
+    """Build sides that first ⊥s distinguish (``lows`` values are 1 higher on the second), then ⊤s (``highs``, 1 lower)."""
     return values_sides(*[(value, value + 1)] * lows, *[(value + 1, value)] * highs)
 
 
@@ -270,7 +270,7 @@ def _each_exceeds_previous(transcript: Transcript) -> bool:
 
 
 RUNNING_CASES: Final = (
-    # The windows cover two hours; the person has events in each window of one hour, of which one counts.
+    # The windows cover two hours. In one hour the person has events in each window, and one of these events counts.
     Case(
         "one person's hour of 6 events more",
         {"kind": "running_count", "steps": 4},
@@ -348,7 +348,7 @@ COUNTED_CASES: Final = (
         _RUNNING_PLAN,
         event=_each_at_least_one,
     ),
-    # The first two answers use nodes of two levels. Both nodes count the event, so two raised answers lose ε.
+    # The first two answers use nodes of two levels. Both nodes count the event, so raising both answers uses up the whole ε.
     Case(
         "one event more; two levels",
         {"kind": "running_count", "steps": 3},

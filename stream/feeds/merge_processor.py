@@ -44,7 +44,7 @@ from stream.processing.protocol import (
 from stream.processing.topic_names import Topics, partition_of
 
 MAX_QUESTIONS_PER_STEP: Final = MAX_GROUPS
-"""A step ends once its questions, or the counts in them, have reached this number."""
+"""A step (a batch of partials, or one pass over waiting windows) ends once its questions, or their counts, reach this."""
 
 _PARTITION_COUNT_CHANGED = Rejection(
     "malformed",
@@ -292,7 +292,7 @@ class MergeProcessor:
         partials: Partials,
         changed_records: dict[bytes, bytes | None],
     ) -> int:
-        """Close a window, ask it if all partitions have counted it, and return its share of a step."""
+        """Close a window, ask it if all partitions have counted it, and return its part of ``MAX_QUESTIONS_PER_STEP``."""
         name, (before, start), asked = definition.spec.stream, step, 0
         changed_records |= {partial_key(name, start, number): None for number in partials}
         if definition.source.has_periods and period_of(definition, before) != period_of(definition, start):

@@ -59,7 +59,7 @@ class TopicLayout:
 
 
 def durability_settings(replication: int) -> dict[str, str]:
-    """Returns the settings for writes to a majority of replicas and for leaders in sync."""
+    """Returns settings by which a write needs a majority of replicas, and only a replica in sync becomes leader."""
     return {"min.insync.replicas": str(replication // 2 + 1), "unclean.leader.election.enable": "false"}
 
 
@@ -133,7 +133,7 @@ def feed_group_prefix(settings: Settings) -> str:
 
 
 def feed_group(settings: Settings, topics: Topics, source: str) -> str:
-    """Returns the consumer group of one live topic's tasks."""
+    """Returns the consumer group of the feeds of one live topic."""
     return f"{feed_group_prefix(settings)}{topics.feed_state(source).removeprefix(topics.feed_changelog_prefix())}"
 
 
@@ -258,7 +258,7 @@ async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout],
 
 
 async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:
-    """Returns the replicas of each partition by topic: [] if it is missing, no entry if hidden."""
+    """Returns the number of replicas of each partition by topic: [] if it is missing, no entry if it is hidden."""
     described = await ask_any_broker(lambda: admin.describe_topics(names))
     return {
         one["topic"]: [] if one["error_code"] else [len(part["replicas"]) for part in one["partitions"]]

@@ -3,11 +3,15 @@
 A warning says for example that ``age >= 0`` holds for every row of the declared domain. Warnings use only public data:
 the question, the source's definition and published numbers. The questions are answered and charged as usual.
 
-A number is not informative if its error may exceed the number itself or a third of the range that the declaration and
-the condition allow, if they allow one value only, or if an estimate has neither a bound nor a typical error. A decision
-is not informative if its error may exceed the question's threshold.
-The error is the distance to the farther end of the 95 % confidence interval or, without an interval, ``alpha`` or,
-without a bound, the typical error. Marks use only published and public figures, so they cost nothing.
+A number is not informative if
+
+- its error may exceed the number itself, or a third of the range that the declaration and the condition allow;
+- the declaration and the condition allow one value only; or
+- it is an estimate with neither an error bound nor a typical error.
+
+A decision is not informative if its error may exceed the question's threshold. The error is the distance to the farther
+end of the 95 % confidence interval; without an interval, ``alpha``; without ``alpha``, the typical error. The reasons use
+only published and public figures, so they cost nothing.
 """
 
 from __future__ import annotations
@@ -100,7 +104,10 @@ def warn_about_people(source: Source, query: Query) -> tuple[str, ...]:
 
 
 def warn_about_promise(answered: int, promised: int | None) -> tuple[str, ...]:
-    """Return a warning if a stream has given more answers than its α is promised for; None: for all, or unknown."""
+    """Return a warning if a stream has given more answers than its α is promised for.
+
+    ``promised`` is None if α holds for all answers, or if the number is unknown.
+    """
     if promised is None or answered <= promised:
         return ()
     covered = f"more than the {format_count(promised, 'answer')} for which α is promised"
@@ -110,7 +117,7 @@ def warn_about_promise(answered: int, promised: int | None) -> tuple[str, ...]:
 def describe_end_remedy(stream: str, reason: str | None) -> str:
     """Return how a user gets further answers after a stream's end for this reason; empty for other reasons.
 
-    The published reasons have no remedy, because the stream's name and the command are no part of an answer.
+    A published reason has no remedy. Clients add this one, which may name a command.
     """
     reason = (reason or "").removeprefix("closed: ")
     if reason.startswith("closed by the refresh to version"):
@@ -137,8 +144,8 @@ NOT_INFORMATIVE: Final = "not informative"
 def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tuple[str | None, ...]:
     """Return, for each number or decision, the reason why it is not informative; None if it is or may be informative.
 
-    If the question is unknown, because another client asked it, a number gets a reason only if it has one as the
-    answer to every question about the source.
+    If the question is unknown, because another client asked it, a number gets a reason only if it would have
+    one whatever the question was.
     """
     if query is None and source is None and answer.window is None:
         return ()
@@ -173,7 +180,7 @@ def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tu
 
 
 def _reasons_of_texts(answer: Answer, query: Query, source: Source | None) -> tuple[str | None, ...]:
-    """Return for each quantile of dates or categories whether its interval has more than two thirds of the values."""
+    """Return ``EXCEEDS_RANGE`` for each quantile of dates or categories whose interval has over two thirds of the values."""
     name = query.quantile or ""
     if not isinstance(source, TableSource) or not isinstance(
         domain := source.attributes.get(name), Categories | Dates
@@ -223,7 +230,7 @@ def _reason_of(
     if limits is not None and error > LARGEST_SHARE * (limits[1] - limits[0]):
         return EXCEEDS_RANGE
     # A number with a public range (such as a mean) is as informative near 0 as elsewhere. So only shares, and numbers
-    # without a range, are compared with their error. If an interval is cut off at 0, its error equals the number.
+    # without a range, are compared with their error. An interval that is cut off at 0 has an error of at least the number.
     counts = limits is None or is_share
     return EXCEEDS_NUMBER if counts and error and error >= abs(number) else None
 

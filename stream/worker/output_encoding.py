@@ -74,7 +74,7 @@ class OutputEncoder:
         return spans_of([b',"surplus":%d' % one if one else b"" for one in known.tolist()]), which
 
     def _encode_turns(self, slots: npt.NDArray[np.intp]) -> Part:
-        """Encode the fields ``turn`` of standing streams; see ``WindowAndGroup``."""
+        """Encode ``turn``, the window and group of a standing stream's last question; see ``WindowAndGroup``."""
         if not (turns := self._streams.life.last_turns):
             return b""
         fields = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]
@@ -86,7 +86,7 @@ class OutputEncoder:
         return _encode_reasons([reasons.get(slot) for slot in slots.tolist()])
 
     def delete_records(self, outputs: Outputs, keys: Sequence[bytes]) -> None:
-        """Delete the changelog records with these keys, and the status records of their retired streams."""
+        """Delete the changelog records with these keys, and the status record of each retired stream among the keys."""
         outputs.extend(self._topics.state, self._partition, [(key, None, ()) for key in keys])
         names = [key for key in keys if not key.startswith(UPDATE_PREFIX)]
         outputs.extend(self._topics.status, self._partition, [(name, None, ()) for name in names])

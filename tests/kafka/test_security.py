@@ -359,7 +359,7 @@ def test_topics_command_creates_and_checks_topics_and_access_lists(kafka: Secure
 
     assert run("create", "--partitions", "2").startswith("created by-hand.queries, ")
     assert run("create") == "all topics exist\n"
-    assert run("check") == "all topics have their configuration\n"
+    assert run("check") == "all topics have the required configuration\n"
     assert run("acl", "--role", "producer", "--principal", "User:alice", "--apply") == "applied to User:alice\n"
     alice = kafka.user("alice", "by-hand")
     asyncio.run(in_force(alice, AclRole.PRODUCER))

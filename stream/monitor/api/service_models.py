@@ -108,7 +108,7 @@ class FiringRow(ApiModel):
 
 
 class AlertingSource(ApiModel):
-    """Numbers of a source's alerts: ``firing``, without exhausted streams, and the latest that the monitor keeps."""
+    """The number of a source's ``firing`` alerts without exhausted streams, and of its latest alerts that are kept."""
 
     source: str
     firing: int

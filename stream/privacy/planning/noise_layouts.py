@@ -68,8 +68,8 @@ def best_split_and_shift(layout_for: LayoutFor, start: EpsilonSplit, beta: float
     """Return the split of ε (three significant digits) and the shift that minimize α.
 
     The search alternates between two steps: it finds the least α for a fixed split and shift, and then the
-    split and shift with the least failure probability for this α. Near the optimum both have the same
-    minimum. The noise scale of the layouts should be at least ``COARSEST_SCALE`` steps.
+    split and shift with the least failure probability for this α. Near the optimum both steps
+    lead to the same split and shift. The noise scale of the layouts should be at least ``COARSEST_SCALE`` steps.
     """
     logits = [_logit(start.threshold_part)] + ([_logit(start.numbers_part)] if start.numbers_part > 0.0 else [])
     layout = layout_for(start)
@@ -165,7 +165,7 @@ class PlanError(ValueError):
 
 
 def fitting_calibrations(makers: Iterable[Callable[[], _Planned]]) -> tuple[_Planned, ...]:
-    """Return all calibrations whose noise fits; raise PlanError if there is none."""
+    """Return the calibrations of all makers that refuse none of the parameters; PlanError if there is none."""
     calibrations: list[_Planned] = []
     refusal: ValueError | None = None
     for make in makers:
@@ -387,7 +387,7 @@ def _divide_epsilon(inputs: PlanInputs, epsilon: float, split: EpsilonSplit) -> 
 
 
 def _query_noise_width(inputs: PlanInputs, *, fresh: bool) -> int:
-    """Return the scale of the query noise in units of Δ/ε2: 2c, or c for monotone queries."""
+    """Return the scale of the query noise in units of Δ/ε2: 2c, or c for monotone queries; c is 1 for a ``fresh`` threshold."""
     tops = 1 if fresh else inputs.cutoff
     return tops if inputs.monotone else 2 * tops
 

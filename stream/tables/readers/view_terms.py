@@ -1,7 +1,7 @@
 """Typed expressions of views: a value depends on one row's cells alone, and no cell makes an expression fail.
 
-A value that cannot be computed is NULL: that of a cell of another kind, a division by 0, or a whole number beyond 64
-bits. Comparisons with NULL are NULL, and AND, OR and NOT have three values, as in SQL.
+A value that cannot be computed is NULL: a cell that is not of its column's kind, a division by 0, or a whole number
+beyond 64 bits. Comparisons with NULL are NULL, and AND, OR and NOT have three values, as in SQL.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def calculate(sign: str, left: ViewTerm, right: ViewTerm) -> ViewTerm:
 def _divide(columns: Sequence[pl.Series]) -> pl.Series:
     """Divide numbers; NaN if one is missing or the divisor is 0.
 
-    Numpy divides: polars multiplies a single divisor's reciprocal, so its quotient depends on the number of rows.
+    Numpy divides, because polars multiplies by the reciprocal of a single divisor, which depends on the number of rows.
     """
     one, two = (column.to_numpy() for column in columns)
     with np.errstate(all="ignore"):
@@ -197,7 +197,9 @@ def cast(term: ViewTerm, kind: ColumnKind) -> ViewTerm:
         return ViewTerm(kind, term.value.cast(pl.Float64))
     if term.kind != "text" and kind != "text":
         hint = (
-            "; FLOOR and CEIL give whole numbers" if kind == "integer" else "; compare it, or leave the cast out"
+            "; FLOOR and CEIL give whole numbers"
+            if (term.kind, kind) == ("number", "integer")
+            else "; compare it, or leave the cast out"
         )
         raise TermError(f"a cast of {_with_article(term.kind)} to {kind}{hint}")
 
@@ -284,7 +286,7 @@ def _require_day(text: str | None) -> str:
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError:
-        raise TermError("a date with another text; write the day as '2024-03-31'") from None
+        raise TermError("a date with a text that is no day; write the day as '2024-03-31'") from None
 
 
 def _require_kind(term: ViewTerm) -> None:

@@ -62,7 +62,7 @@ class _HypothesisState:
 
 
 class HypothesisFamily(RestorableFamily[_HypothesisState]):
-    """Textbook and worst-case ``pmw`` over a tensor, and ``sparse_pmw`` over cells of any universe."""
+    """Textbook and worst-case ``pmw``, with all cells in memory, and ``sparse_pmw``, over any number of cells."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, "hypothesis states")
@@ -126,7 +126,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
 
     @staticmethod
     def _weigh_state(state: _HypothesisState) -> int:
-        # An update keeps its question's terms or cells; each takes about as much memory as an entry.
+        # An update keeps its question's terms or cells; each takes about as much memory as an entry of the cache.
         items = sum(len(update.terms) + len(update.cells) for update in state.updates)
         return ENTRY_BYTES * (4 + len(state.updates) + items)
 
@@ -170,7 +170,7 @@ class _KeyedNoise:
         self._answer = (context.streams.noise.subkey(slot, DrawRole.ANSWER), terms.answer_noise)
 
     def barrier(self, tops: int) -> int:
-        """Return the threshold's noise ρ plus the shift s after ``tops`` ⊤s."""
+        """Return the threshold's noise plus the shift after ``tops`` ⊤s."""
         return self._streams.barrier_of_round(self._slot, tops)
 
     def query_noise(self, tops: int, places: range) -> npt.NDArray[np.int64]:
