@@ -176,7 +176,7 @@ class Cursor:
             found |= dict.fromkeys(texts)
         self.rowcount, self._rows = len(rows), iter(rows)
         for text in found:
-            if self.connection.is_new_warning(text):
+            if self.connection.note_warning(text):
                 warnings.warn(text, Warning, stacklevel=3)
         return self
 
@@ -304,12 +304,13 @@ class Connection:
         ]
         return described, rows, table.warnings
 
-    def is_new_warning(self, text: str) -> bool:
-        """Return whether a warning must be shown: that rows are left out is shown once for a connection."""
+    def note_warning(self, text: str) -> bool:
+        """Note a warning, and return True if it must be shown; the one about incomplete rows is shown only once."""
         if text != ROWS_LEFT_OUT:
             return True
-        is_new, self._warned_of_rows = not self._warned_of_rows, True
-        return is_new
+        is_first = not self._warned_of_rows
+        self._warned_of_rows = True
+        return is_first
 
     def _require_distinct_names(self, statement: str) -> None:
         """Refuse a column name that an added column has too, before anything is charged."""

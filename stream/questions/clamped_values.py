@@ -88,13 +88,14 @@ def _describe_person_sum(attributes: Mapping[str, Domain], query: Query) -> tupl
     if bound is None or not isinstance(domain, Integers | Decimals):
         return ()
     lines = []
-    whole = float(floor(Fraction(bound) / domain.unit) * domain.unit)
-    if whole != bound and whole > 0:
+    counted = float(floor(Fraction(bound) / domain.unit) * domain.unit)
+    if 0 < counted < bound:
         lines.append(
-            f"bound: each person's sum counts up to {whole:.15g}, because '{query.person_sum}' has steps of {float(domain.unit):.15g}"
+            f"bound: each person's sum counts up to {counted:.15g}, because '{query.person_sum}' has steps of {float(domain.unit):.15g}"
         )
     if domain.minimum < 0:
-        lines.append(f"each person's sum counts from -{bound} to {bound}: lower sums count as -{bound}")
+        low = f"-{counted:.15g}"
+        lines.append(f"each person's sum counts from {low} to {counted:.15g}: lower sums count as {low}")
     return tuple(lines)
 
 

@@ -415,7 +415,7 @@ def _warn_of_category(category: str, mechanism: object) -> list[str]:
     if not isinstance(mechanism, RandomizedResponse) or category in mechanism.categories:
         return []
     hint = did_you_mean(category, mechanism.categories)
-    return [f"category: '{category}' is not declared{hint}; the answer is one of the declared ones by chance"]
+    return [f"category: '{category}' is not declared{hint}; the answer is a declared category, chosen at random"]
 
 
 async def _warn_of_unknown_stream(client: AsyncClient, name: str) -> list[str]:

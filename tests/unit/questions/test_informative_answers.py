@@ -305,21 +305,25 @@ def test_person_sum_says_that_it_is_clamped_from_below(name: str, expected: tupl
     assert tuple(one for one in warnings if "each person's sum" in one) == expected
 
 
+BOUND_AT_STEP = "bound: each person's sum counts up to 900, because 'cost' has steps of 100"
+
+
 @pytest.mark.parametrize(
-    ("bound", "expected"),
+    ("low", "bound", "expected"),
     [
-        (900, ()),
-        (950, ("bound: each person's sum counts up to 900, because 'cost' has steps of 100",)),
-        (50, ()),
+        (0, 900, ()),
+        (0, 950, (BOUND_AT_STEP,)),
+        (0, 50, ()),
+        (-500, 950, (BOUND_AT_STEP, "each person's sum counts from -900 to 900: lower sums count as -900")),
     ],
 )
-def test_bound_between_two_steps_says_what_counts(bound: int, expected: tuple[str, ...]) -> None:
+def test_bound_between_two_steps_says_what_counts(low: int, bound: int, expected: tuple[str, ...]) -> None:
     """The worker rounds the bound down to a step, and refuses one below a step."""
-    cost = {"kind": "decimal", "minimum": 0, "maximum": 1000, "step": 100}
+    cost = {"kind": "decimal", "minimum": low, "maximum": 1000, "step": 100}
     table = parse_source(source("t", "table", path="t.csv", attributes={"cost": cost}))
     asked = _query({"person_sum": "cost", "bound": bound})
     warnings = _answer({"estimate": 9.0}).with_question(asked, table).question_warnings
-    assert tuple(one for one in warnings if one.startswith("bound: ")) == expected
+    assert tuple(one for one in warnings if "each person's sum" in one) == expected
 
 
 def test_groups_by_text_say_which_texts_are_not_shown() -> None:
