@@ -114,6 +114,17 @@ def warn_about_promise(answered: int, promised: int | None) -> tuple[str, ...]:
     return (f"{covered}: each further answer makes a larger error more probable",)
 
 
+def warn_about_top(answer: Answer, query: Query | None) -> tuple[str, ...]:
+    """Return a warning that the largest groups have no confidence interval."""
+    if query is None or query.top is None or not answer.estimates or answer.intervals:
+        return ()
+    all_at_once = "; their ± holds for all of them at once" if answer.alpha is not None else ""
+    return (f"{_TOP_WITHOUT_INTERVALS}{all_at_once}",)
+
+
+_TOP_WITHOUT_INTERVALS: Final = "top: groups that are chosen by their noisy numbers have no 95 % interval, because it holds for a group named in advance"
+
+
 def describe_end_remedy(stream: str, reason: str | None) -> str:
     """Return how a user gets further answers after a stream's end for this reason; empty for other reasons.
 

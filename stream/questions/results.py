@@ -41,6 +41,7 @@ from stream.questions.answer_warnings import (
     warn_about_people,
     warn_about_promise,
     warn_about_rows,
+    warn_about_top,
 )
 from stream.questions.clamped_values import describe_clamping, warn_about_clamping
 from stream.questions.result_text import ConvertibleRows
@@ -184,6 +185,7 @@ class Result(ConvertibleRows, Answer):
         about_basis = tuple(text for basis, text in _BASIS_WARNINGS.items() if basis == self.basis)
         if self.index is not None:
             about_basis += warn_about_promise(self.index + 1, self._promised)
+        about_basis += warn_about_top(self, self._query)
         if self._query is None and self._spec is not None and self._source is not None:
             bound_text = describe_source_bound(self._source)
             counted = describe_promise_bound(self._spec, bound_text, getattr(self._source, "total", None))

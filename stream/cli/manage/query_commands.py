@@ -100,8 +100,6 @@ _OPTION_IT_BELONGS_TO: Final = {
 }
 """For a field that asks no question by itself, the option of the question."""
 
-_TOP_WITHOUT_INTERVALS: Final = "top: groups that are chosen by their noisy numbers have no 95 % interval, because it holds for a group named in advance"
-
 _COMPARED_STREAMS: Final = 1_000
 """Maximum number of streams whose names are compared with an unknown name."""
 
@@ -233,9 +231,6 @@ def _list_warnings(answer: Answer) -> tuple[str, ...]:
     """Return the warnings of an answer or a price; a refusal says itself what to do."""
     if not isinstance(answer, Result) or (answer.outcome in {"rejected", "halted"} and not answer.is_priced):
         return ()
-    if answer.query is not None and answer.query.top is not None and answer.estimates and not answer.intervals:
-        all_at_once = "; their ± holds for all of them at once" if answer.alpha is not None else ""
-        return (*answer.warnings, f"{_TOP_WITHOUT_INTERVALS}{all_at_once}")
     return answer.warnings
 
 

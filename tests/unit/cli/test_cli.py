@@ -190,7 +190,7 @@ def test_answer_names_the_unit_of_an_iqr_and_why_top_has_no_intervals(capsys: py
     shown = capsys.readouterr().out
     assert re.search(r"answer [0-9]+ days \(±", shown)
     assert "iqr (days)" in shown
-    *_, why = _list_warnings(made.ask("s", group_by=["ward"], top=1))
+    why, *_ = _list_warnings(made.ask("s", group_by=["ward"], top=1))
     assert why.startswith("top: groups that are chosen by their noisy numbers have no 95 % interval")
     assert not any(one.startswith("top:") for one in _list_warnings(made.ask("s", group_by=["ward"])))
 

@@ -53,6 +53,7 @@ def _warm(**asked: Any) -> dict[str, Any]:
         ({"estimate": 20.0}, {"where": "sex = 'F'"}, None),
         ({"estimate": 20.0, "basis": "hypothesis"}, {"sum": "temperature"}, NO_BOUND),
         ({"estimate": 20.0, "basis": "hypothesis", "alpha": 2.0}, {"sum": "temperature"}, None),
+        ({"estimate": 20.0, "basis": "hypothesis", "alpha": 20.0}, {"where": "sex = 'F'"}, EXCEEDS_NUMBER),
         ({"estimate": 20.0, "basis": "independence", "typical_error": 9.0}, {"where": "sex = 'F'"}, None),
         ({"estimate": 9.0, "basis": "hypothesis", "typical_error": 9.0}, {"where": "sex = 'F'"}, EXCEEDS_NUMBER),
         (
@@ -91,6 +92,21 @@ def test_number_of_an_unknown_question_is_marked_if_none_would_be_informed() -> 
     assert reasons_of(_answer(few), None, TABLE) == (EXCEEDS_NUMBER,)
     assert reasons_of(_answer(warm), None, TABLE) == (None,)
     assert reasons_of(_answer(few), None, None) == ()
+
+
+def test_result_of_top_warns_that_it_has_no_intervals() -> None:
+    """All clients have the warning, even if they may not read the source's definition."""
+    top = _query({"group_by": ["sex"], "top": 1})
+    chosen = {"estimates": [20.0], "top_groups": [{"sex": "F"}]}
+    without, bounded, named = (
+        _answer({**chosen, **more}) for more in ({}, {"alpha": 4.0}, {"intervals": [[19.0, 21.0]]})
+    )
+    [line] = without.with_question(top, None).question_warnings
+    assert line.endswith("95 % interval, because it holds for a group named in advance")
+    assert bounded.with_question(top, None).question_warnings == (
+        f"{line}; their ± holds for all of them at once",
+    )
+    assert named.with_question(top, None).question_warnings == ()
 
 
 def test_decision_is_marked_by_the_threshold_of_its_question() -> None:
