@@ -13,12 +13,9 @@ from schemas import (
     TOO_MANY_TEXTS,
     Amount,
     Answer,
-    Dates,
     GrantRecord,
     Query,
     Source,
-    StreamSpec,
-    TableSource,
     TextInterval,
 )
 from stream.formatting import cut_to_interval, format_error_bound, format_estimate, format_interval
@@ -59,7 +56,7 @@ def format_answer(answer: Answer) -> str:
     """Format an answer in one line: stream, number with ± and interval, price, and the stream's spent ε."""
     parts = [f"{answer.stream}{format_window(answer)}:", format_content(answer)]
     if answer.alpha is not None:
-        parts.append(f"± {format_error_bound(answer.alpha)}{alpha_unit(answer)}")
+        parts.append(f"± {format_error_bound(answer.alpha)}{getattr(answer, 'alpha_unit', '')}")
     if answer.interval is not None:
         parts.append(f"(95 %: {format_interval(answer.interval, answer.estimate)})")
     if answer.choice is not None and answer.choice_intervals is not None:
@@ -99,26 +96,6 @@ def format_content(answer: Answer, *, with_intervals: bool = False) -> str:
         return answer.outcome
     more = len(found) - MAX_LISTED_RESULTS
     return f"[{', '.join(found[:MAX_LISTED_RESULTS])}{f', … {more} more' if more > 0 else ''}]"
-
-
-def alpha_unit(answer: Answer) -> str:
-    """Return the unit of alpha if it is not the unit of the numbers: a quantile's alpha is in rows or events of rank."""
-    query: Query | None = getattr(answer, "query", None)
-    if query is not None and (query.quantile is not None or query.iqr is not None):
-        return " rows of rank"
-    spec: StreamSpec | None = getattr(answer, "_spec", None)
-    is_window_quantile = spec is not None and spec.standing is not None and spec.standing.quantile is not None
-    return " events of rank" if is_window_quantile else ""
-
-
-def number_unit(answer: Answer) -> str:
-    """Return the unit of an answer's numbers if they count periods of a calendar, such as "days"; else an empty text."""
-    query: Query | None = getattr(answer, "query", None)
-    source = getattr(answer, "_source", None)
-    if query is None or query.iqr is None or not isinstance(source, TableSource):
-        return ""
-    domain = source.attributes.get(query.iqr)
-    return f"{domain.granularity}s" if isinstance(domain, Dates) and domain.part is None else ""
 
 
 def format_text_interval(ends: TextInterval) -> str:

@@ -13,6 +13,7 @@ from schemas import (
     MAX_ANSWER_BYTES,
     TOO_MANY_TEXTS,
     Answer,
+    Dates,
     EventsSource,
     Histogram,
     Interval,
@@ -119,6 +120,22 @@ class Result(ConvertibleRows, Answer):
     def query(self) -> Query | None:
         """The question; None for the answer to another client's question."""
         return self._query
+
+    @property
+    def alpha_unit(self) -> str:
+        """The unit of ``alpha`` if it is not the unit of the numbers: a quantile's is in rows or events of rank."""
+        if self._query is not None and (self._query.quantile is not None or self._query.iqr is not None):
+            return " rows of rank"
+        standing = None if self._spec is None else self._spec.standing
+        return " events of rank" if standing is not None and standing.quantile is not None else ""
+
+    @property
+    def number_unit(self) -> str:
+        """The unit of the numbers if they count periods of a calendar, such as ``days``; else an empty text."""
+        if self._query is None or self._query.iqr is None or not isinstance(self._source, TableSource):
+            return ""
+        domain = self._source.attributes.get(self._query.iqr)
+        return f"{domain.granularity}s" if isinstance(domain, Dates) and domain.part is None else ""
 
     @property
     def groups(self) -> tuple[Group, ...] | None:

@@ -37,12 +37,10 @@ from stream.questions import Result
 from stream.questions.answer_warnings import describe_end_remedy
 from stream.questions.clamped_values import describe_clamping
 from stream.questions.result_text import (
-    alpha_unit,
     format_numbers,
     format_text_interval,
     format_typical_error,
     format_window,
-    number_unit,
 )
 from stream.questions.results import Group
 
@@ -227,11 +225,9 @@ def ask(
         raise typer.Exit(status)
 
 
-def _list_warnings(answer: Answer) -> tuple[str, ...]:
+def _list_warnings(answer: Result) -> tuple[str, ...]:
     """Return the warnings of an answer or a price; a refusal says itself what to do."""
-    if not isinstance(answer, Result) or (answer.outcome in {"rejected", "halted"} and not answer.is_priced):
-        return ()
-    return answer.warnings
+    return () if answer.outcome in {"rejected", "halted"} and not answer.is_priced else answer.warnings
 
 
 def _describe_missing_question(fields: Iterable[str]) -> str:
@@ -271,7 +267,7 @@ def parse_max_price(given: str | None) -> float | str | None:
         return given
 
 
-def _show_price(answer: Answer, *, as_json: bool) -> None:
+def _show_price(answer: Result, *, as_json: bool) -> None:
     if as_json:
         show_json({"stream": answer.stream, "id": answer.id, "price": answer.price, "reason": answer.reason})
     elif answer.price is None:
@@ -280,9 +276,8 @@ def _show_price(answer: Answer, *, as_json: bool) -> None:
         say(f"{answer.stream}: the answer costs at most ε {answer.price:.4g}; nothing was charged")
 
 
-def _show_answer(answer: Answer, *, as_json: bool) -> None:
-    groups = answer.groups if isinstance(answer, Result) else None
-    marked = frozenset(answer.uninformative) if isinstance(answer, Result) else frozenset()
+def _show_answer(answer: Result, *, as_json: bool) -> None:
+    groups, marked = answer.groups, frozenset(answer.uninformative)
     if as_json:
         labels: dict[str, Any] = {} if groups is None else {"groups": list(groups)}
         marks = {"uninformative": sorted(marked)} if marked else {}
@@ -316,15 +311,14 @@ def _show_answer(answer: Answer, *, as_json: bool) -> None:
         )
 
 
-def _numbers_heading(answer: Answer) -> str:
-    query: Query | None = getattr(answer, "query", None)
-    if query is None:
+def _numbers_heading(answer: Result) -> str:
+    if answer.query is None:
         return "estimate"
-    heading = next((name for name in ("rate", *STATISTICS) if getattr(query, name) is not None), "count")
-    return f"{heading} ({unit})" if (unit := number_unit(answer)) else heading
+    heading = next((name for name in ("rate", *STATISTICS) if getattr(answer.query, name) is not None), "count")
+    return f"{heading} ({answer.number_unit})" if answer.number_unit else heading
 
 
-def _show_texts(answer: Answer, names: Sequence[str], groups: Sequence[Group], marked: Container[int]) -> None:
+def _show_texts(answer: Result, names: Sequence[str], groups: Sequence[Group], marked: Container[int]) -> None:
     """Print groups without numbers: released texts, or a date or ordered category for each group."""
     choices, ends = answer.choices, answer.choice_intervals
     heads = [*names, *(["value"] if choices else []), *(["95 %"] if ends else []), *([""] if marked else [])]
@@ -459,11 +453,11 @@ def describe_reason(answer: Answer) -> str:
     return "; ".join(filter(None, (answer.reason, describe_end_remedy(answer.stream, answer.reason))))
 
 
-def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
+def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
     parts = [f"{answer.stream}{format_window(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
         parts += filter(
-            None, (format_estimate(answer.estimate, answer.alpha, answer.interval), number_unit(answer))
+            None, (format_estimate(answer.estimate, answer.alpha, answer.interval), answer.number_unit)
         )
     if answer.estimates is not None and with_estimates:
         parts.append(", ".join(format_numbers(answer, with_intervals=True)))
@@ -474,17 +468,15 @@ def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
     ends = answer.choice_intervals if answer.choice is not None else None
     # The unit of alpha depends on the question. If the question is unknown, the intervals replace alpha.
     intervals = answer.interval or answer.intervals or answer.choice_intervals
-    is_clear = getattr(answer, "query", None) is not None or intervals is None
+    is_clear = answer.query is not None or intervals is None
     facts = [
-        f"±{format_error_bound(answer.alpha)}{alpha_unit(answer)}"
-        if is_clear and answer.alpha is not None
-        else "",
+        f"±{format_error_bound(answer.alpha)}{answer.alpha_unit}" if is_clear and answer.alpha is not None else "",
         "" if answer.interval is None else f"95 %: {format_interval(answer.interval, answer.estimate)}",
         "" if ends is None else f"95 %: {format_text_interval(ends[0])}",
         format_typical_error(answer),
         answer.basis or "",
         # Questions of windows have no warnings beside their answers.
-        UNINFORMATIVE_MARK if answer.window is not None and getattr(answer, "uninformative", ()) == (0,) else "",
+        UNINFORMATIVE_MARK if answer.window is not None and answer.uninformative == (0,) else "",
     ]
     if any(facts):
         parts.append(f"({', '.join(filter(None, facts))})")

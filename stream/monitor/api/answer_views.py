@@ -22,7 +22,7 @@ from stream.monitor.api.models import MAX_PAGE, ApiModel, Parameters, Time
 from stream.monitor.monitor_tables import MonitorTables
 from stream.questions import Result
 from stream.questions.alert_states import format_time
-from stream.questions.result_text import alpha_unit, quote_formula
+from stream.questions.result_text import quote_formula
 from stream.questions.results import Group
 
 READ_SECONDS: Final = 20.0
@@ -212,7 +212,7 @@ def _csv_cells(row: AnswerRow) -> Iterator[dict[str, Any]]:
     )
     common = {
         "time": format_time(row.time),
-        "alpha_unit": alpha_unit(answer).strip() or None,
+        "alpha_unit": getattr(answer, "alpha_unit", "").strip() or None,
         "question": None if question is None else json.dumps(question, ensure_ascii=False),
         **{name: getattr(answer, name) for name in ("index", "basis", "version", "price", "tops_left", "reason")},
         **_amount_cells("cost", row.cost),

@@ -144,7 +144,7 @@ WRITTEN_OUT = "a\\x1b[2J\\x1b]0;title\\x07\\x9b31m\\u202eb\\n[red]c"
 
 
 def test_topic_content_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = Answer(id=HOSTILE, stream=HOSTILE, outcome="rejected", reason=HOSTILE, choice=HOSTILE)
+    answer = Result(id=HOSTILE, stream=HOSTILE, outcome="rejected", reason=HOSTILE, choice=HOSTILE)
     _show_answer(answer, as_json=False)
     show_table(HOSTILE, ["column"], [[HOSTILE]])
     said = "".join(capsys.readouterr().out.split("\n"))
@@ -185,7 +185,9 @@ def test_answer_names_the_unit_of_an_iqr_and_why_top_has_no_intervals(capsys: py
     rows = {"visits": {"day": [f"2024-01-{1 + number % 31:02}" for number in range(900)], "ward": ["A"] * 900}}
     spec = stream("s", "visits", "laplace", mechanism={"answers": 9}, epsilon=90.0)
     made = installation(spec, sources=[about], rows=rows)
-    _show_answer(made.ask("s", iqr="day"), as_json=False)
+    spread = made.ask("s", iqr="day")
+    assert (spread.number_unit, spread.alpha_unit) == ("days", " rows of rank")
+    _show_answer(spread, as_json=False)
     _show_answer(made.ask("s", iqr="day", group_by=["ward"]), as_json=False)
     shown = capsys.readouterr().out
     assert re.search(r"answer [0-9]+ days \(±", shown)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import Answer, Query
+from schemas import Query
 from stream.cli.manage import query_commands, shell_command
 from stream.formatting import format_error_bound, format_estimate
 from stream.privacy.planning.promises import Promise
@@ -62,8 +62,8 @@ def test_printed_number_is_within_its_printed_bound(number: float, alpha: float)
     assert format_estimate(number, alpha).count("e") <= 1
 
 
-def answer(**numbers: object) -> Answer:
-    return Answer.model_validate({"id": "q", "stream": "s", "outcome": "answer", "alpha": 4.00004, **numbers})
+def answer(**numbers: object) -> Result:
+    return Result.model_validate({"id": "q", "stream": "s", "outcome": "answer", "alpha": 4.00004, **numbers})
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,6 @@ def test_quantile_of_a_window_has_its_error_in_events_of_rank() -> None:
     flights = parse_source(source("flights", "events"))
     window = {"start": "2024-01-01T00:00:00Z", "end": "2024-01-01T01:00:00Z"}
     published = answer(estimate=5.0, window=window).model_dump_json(exclude_none=True).encode()
-    assert "5 ± 4.001 events of rank" in repr(Result.read(published).with_stream(spec, flights))
+    found = Result.read(published).with_stream(spec, flights)
+    assert (found.alpha_unit, Result.read(published).alpha_unit) == (" events of rank", "")
+    assert "5 ± 4.001 events of rank" in repr(found)
