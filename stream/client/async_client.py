@@ -233,7 +233,7 @@ class AsyncClient(AsyncCalls):
             watch = Watch(streams, source, all_answers=quiet)
             async with aclosing(watch_notices(self._connection, watch, from_beginning=from_beginning)) as notices:
                 async for notice in notices:
-                    if quiet and isinstance(notice.answer, Result):  # alerts have no lists, and so need no groups
+                    if quiet and notice.answer is not None:  # alerts have no lists, and so need no groups
                         await self._ledger.add_stream(notice.answer)
                     yield notice
 

@@ -18,6 +18,7 @@ from schemas import Answer, registered_name, split_period_name
 from schemas.windows import moment_ms
 from stream.formatting import describe_counted_events, format_error_bound, format_interval
 from stream.questions.result_text import format_content, format_text_interval
+from stream.questions.results import Result
 
 ABOVE_BYTES: Final = b'"above"'
 """Bytes that every alert contains."""
@@ -85,7 +86,7 @@ class Notice:
     time: float
     stream: str
     source: str | None = None
-    answer: Answer | None = None
+    answer: Result | None = None
     ended: str | None = None
     bound_text: str = ""
     terms: AlertTerms = NO_TERMS

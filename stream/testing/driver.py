@@ -373,7 +373,7 @@ class Driver(MemoryInstallation, SyncCalls):
             opening = openings.get((record.key or b"").decode())
             if opening is not None:
                 for notice in watch.notices_of(record, opening, sources.get(opening.source, "")):
-                    if isinstance(notice.answer, Result):
+                    if notice.answer is not None:
                         self._add_stream(notice.answer)
                     yield notice
         if from_beginning:

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from schemas import Answer, EventsSource, GrantRecord, answer_codec, registered_name
 from schemas.wire import MalformedEventError
+from stream.cli.manage.query_commands import answer_document
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -253,10 +254,8 @@ def notice_document(notice: Notice) -> dict[str, Any]:
     if notice.answer is None:
         return {**common, "ended": notice.ended}
     counted = {"counted": notice.bound_text} if notice.bound_text else {}
-    answer = notice.answer.model_dump(mode="json", exclude_none=True)
-    groups = notice.answer.groups if isinstance(notice.answer, Result) else None
-    labels = {} if groups is None else {"groups": list(groups)}
-    return {**common, **answer, **labels, **notice.terms.document(), **counted}
+    answer = answer_document(notice.answer, exclude_none=True)
+    return {**common, **answer, **notice.terms.document(), **counted}
 
 
 def format_notice(notice: Notice, width: int) -> list[Text]:
@@ -279,7 +278,7 @@ def format_notice(notice: Notice, width: int) -> list[Text]:
             window_text(answer),
             group_text(answer.group),
             estimate_text(answer),
-            (describe_reasons(answer.reasons) if isinstance(answer, Result) else None) or "",
+            describe_reasons(answer.reasons) or "",
             terms if notice.is_alert else "",
             answer.reason or "",
             "" if left is None or answer.outcome != "above" else f"{left:,} left",

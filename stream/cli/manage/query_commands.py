@@ -279,10 +279,9 @@ def _show_price(answer: Result, *, as_json: bool) -> None:
 def _show_answer(answer: Result, *, as_json: bool) -> None:
     groups, marked = answer.groups, frozenset(answer.uninformative)
     if as_json:
-        labels: dict[str, Any] = {} if groups is None else {"groups": list(groups)}
         marks = {"uninformative": sorted(marked)} if marked else {}
         warnings = {"warnings": list(lines)} if (lines := _list_warnings(answer)) else {}
-        show_json({**answer.model_dump(mode="json"), **labels, **marks, **warnings})
+        show_json({**answer_document(answer), **marks, **warnings})
         return
     say(_format_answer(answer, with_estimates=groups is None))
     if groups is not None:
@@ -309,6 +308,12 @@ def _show_answer(answer: Result, *, as_json: bool) -> None:
                 for index, (one, n, ends) in cells
             ),
         )
+
+
+def answer_document(answer: Result, *, exclude_none: bool = False) -> dict[str, Any]:
+    """Return an answer as JSON, with the groups of its numbers if they are known."""
+    labels = {} if answer.groups is None else {"groups": list(answer.groups)}
+    return {**answer.model_dump(mode="json", exclude_none=exclude_none), **labels}
 
 
 def _numbers_heading(answer: Result) -> str:

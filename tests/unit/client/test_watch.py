@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from schemas import Answer, EventsSource
+from schemas import EventsSource
 from schemas.windows import format_moment, moment_ms
 from sotto import Driver, Notice, Result, Unknown
 from stream.cli.manage.answer_commands import (
@@ -48,9 +48,9 @@ MARKED = {"person": "tailnum", "time": "scheduled", "clock": "marks"}
 OPENING = StreamOpening("late", "flights", "0" * 32, "open", None, 1_600_000_000.0)
 
 
-def answer(outcome: str, **fields: Any) -> Answer:
+def answer(outcome: str, **fields: Any) -> Result:
     given = {"id": "x", "stream": "late", "outcome": outcome, "window": WINDOW, "group": {"origin": "EWR"}}
-    return Answer.model_validate_json(json.dumps({**given, **fields}))
+    return Result.model_validate_json(json.dumps({**given, **fields}))
 
 
 def record(outcome: str, **fields: Any) -> Record:
@@ -203,7 +203,7 @@ def test_format_notice_has_all_parts_within_terminal_width() -> None:
     [
         (
             {"estimates": (31.0, -2.0), "intervals": ((29, 33), (0, 1)), "alpha": 7},
-            "[31 (95 %: 29 to 33), 0 (95 %: 0 to 1)]",
+            "[31 (95 %: 29 to 33), 0 (95 %: 0 to 1)]  not informative: 1 of 2 numbers; the error may exceed the number itself",
         ),
         ({"estimates": (31.0,), "keys": ("hat",), "alpha": 7}, "['hat' 31] ± 7"),
         ({"estimate": 12.0, "interval": (10, 14), "alpha": 40}, "12 (95 %: 10 to 14)"),
