@@ -10,6 +10,28 @@ if TYPE_CHECKING:  # importing schemas at run time would be slow
     from schemas import Amount, Answer, Query
 
 
+def describe_end_remedy(stream: str, reason: str | None) -> str:
+    """Return how a user gets further answers after a stream's end for this reason; empty for other reasons.
+
+    A published reason has no remedy. Clients add this one.
+    """
+    from schemas.windows import registered_name  # noqa: PLC0415  (schemas is slow to import)
+
+    reason = (reason or "").removeprefix("closed: ").removeprefix("halted: ")
+    if reason.startswith("closed by the refresh to version"):
+        return "open another stream for the new version with 'sotto stream open'"
+    if not reason.startswith("exhausted:"):
+        return ""
+    if reason.startswith("exhausted: the count") or registered_name(stream) != stream:
+        return "it cannot be extended; open another stream with 'sotto stream open'"
+    return f"extend it with 'sotto stream extend {stream} --epsilon E', or open another stream if it cannot be extended"
+
+
+def describe_reason(answer: Answer) -> str:
+    """Return the reason of an answer without a number, with the remedy if its stream has ended."""
+    return "; ".join(filter(None, (answer.reason, describe_end_remedy(answer.stream, answer.reason))))
+
+
 class SottoError(Exception):
     """Base class of all errors of clients and driver; each message has a remedy.
 
@@ -61,7 +83,7 @@ class NotAnswered(SottoError):
         others = (
             f"; {answered:,} of {questions:,} questions were answered, and their charges stay" if answered else ""
         )
-        super().__init__(f"stream '{answer.stream}' {verb}: {answer.reason}{others}")
+        super().__init__(f"stream '{answer.stream}' {verb}: {describe_reason(answer)}{others}")
         self.answer = answer
         self.reason = answer.reason
 

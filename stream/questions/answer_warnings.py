@@ -36,7 +36,6 @@ from schemas import (
     Source,
     TableSource,
     ValuesSource,
-    registered_name,
 )
 from stream.formatting import ROWS_LEFT_OUT, format_count
 from stream.questions.clamped_values import parse_condition
@@ -123,21 +122,6 @@ def warn_about_top(answer: Answer, query: Query | None) -> tuple[str, ...]:
 
 
 _TOP_WITHOUT_INTERVALS: Final = "top: groups that are chosen by their noisy numbers have no 95 % interval, because it holds for a group named in advance"
-
-
-def describe_end_remedy(stream: str, reason: str | None) -> str:
-    """Return how a user gets further answers after a stream's end for this reason; empty for other reasons.
-
-    A published reason has no remedy. Clients add this one, which may name a command.
-    """
-    reason = (reason or "").removeprefix("closed: ")
-    if reason.startswith("closed by the refresh to version"):
-        return "open another stream for the new version with 'sotto stream open'"
-    if not reason.startswith("exhausted:"):
-        return ""
-    if reason.startswith("exhausted: the count") or registered_name(stream) != stream:
-        return "it cannot be extended; open another stream with 'sotto stream open'"
-    return f"extend it with 'sotto stream extend {stream} --epsilon E', or open another stream if it cannot be extended"
 
 
 LARGEST_SHARE: Final = 1 / 3

@@ -40,7 +40,7 @@ from stream.client.answer_history import AnswerLog
 from stream.client.async_client import AsyncClient
 from stream.client.blocking_client import Client
 from stream.engine.restore import create_reader, require_visible, select_readable
-from stream.errors import SottoError
+from stream.errors import SottoError, describe_end_remedy
 from stream.formatting import did_you_mean
 from stream.kafka.broker_addresses import local_settings
 from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
@@ -62,7 +62,7 @@ from stream.questions.alert_states import (
     matches_patterns,
     window_text,
 )
-from stream.questions.answer_warnings import describe_end_remedy, describe_reasons
+from stream.questions.answer_warnings import describe_reasons
 
 
 def estimate(

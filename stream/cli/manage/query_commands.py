@@ -21,7 +21,7 @@ from schemas.queries import STATISTICS
 from schemas.wire import describe, read_json
 from stream.cli.output import CommandError, print_warnings, read_document, say, show_json, show_table
 from stream.client.async_client import AsyncClient
-from stream.errors import SottoError, Timeout, Unknown
+from stream.errors import SottoError, Timeout, Unknown, describe_reason
 from stream.formatting import (
     describe_promise_bound,
     describe_source_bound,
@@ -34,7 +34,6 @@ from stream.formatting import (
 from stream.privacy.composition.costs import last_promised_answer
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
-from stream.questions.answer_warnings import describe_end_remedy
 from stream.questions.clamped_values import describe_clamping
 from stream.questions.result_text import (
     format_numbers,
@@ -451,11 +450,6 @@ async def _describe_counting(client: AsyncClient, stream: str) -> str:
         return ""
     bound_text = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
     return "; ".join(filter(None, (bound_text, *describe_clamping(spec, source))))
-
-
-def describe_reason(answer: Answer) -> str:
-    """Return the reason of an answer without a number, with the remedy if its stream has ended."""
-    return "; ".join(filter(None, (answer.reason, describe_end_remedy(answer.stream, answer.reason))))
 
 
 def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:

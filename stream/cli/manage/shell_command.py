@@ -17,13 +17,12 @@ from stream.cli.manage.query_commands import (
     ExitStatus,
     MaxPrice,
     check_timeout,
-    describe_reason,
     exit_status,
     parse_max_price,
 )
 from stream.cli.output import escape_text, print_warnings, say, show_json, show_table
 from stream.client.async_client import AsyncClient
-from stream.errors import SottoError, Timeout, Unknown
+from stream.errors import SottoError, Timeout, Unknown, describe_reason
 from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers

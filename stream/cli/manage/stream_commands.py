@@ -35,7 +35,7 @@ from stream.cli.output import (
     show_table,
 )
 from stream.client.blocking_client import Client
-from stream.errors import Missing
+from stream.errors import Missing, describe_end_remedy
 from stream.formatting import (
     EVENT_IS_PERSON,
     describe_choice,
@@ -49,7 +49,7 @@ from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers, last_promised_answer
-from stream.questions.answer_warnings import describe_end_remedy, warn_about_promise
+from stream.questions.answer_warnings import warn_about_promise
 from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import (
     describe_first_answer,

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from schemas import Amount, Answer, GrantRecord, Position, StreamStatus
-from stream.cli.manage.query_commands import describe_reason
 from stream.cli.manage.record_rows import ShownGrant
 from stream.cli.output import format_amount, requested_amount
+from stream.errors import NotAnswered, describe_end_remedy
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
-from stream.questions.answer_warnings import describe_end_remedy
 from tests.builders import installation, stream
 from tests.commands import connect_commands, run_connected
 from tests.unit.privacy.ledger.ledger_parts import identity, ledger_with, reserve, source, spec
@@ -105,8 +104,11 @@ def test_reason_does_not_repeat_the_state() -> None:
 )
 def test_end_of_a_stream_has_a_remedy(name: str, reason: str, remedy: str) -> None:
     assert describe_end_remedy(name, reason).startswith(remedy)
-    shown = describe_reason(Answer(id="a", stream=name, outcome="halted", reason=reason))
-    assert shown.startswith(f"{reason}; {remedy}")
+    ended = f"halted: {reason.removeprefix('closed: ')}"
+    assert describe_end_remedy(name, ended).startswith(remedy)
+    error = NotAnswered(Answer(id="a", stream=name, outcome="halted", reason=reason), 2, 9)
+    assert f"answered 'halted': {reason}; {remedy}" in str(error)
+    assert str(error).endswith("2 of 9 questions were answered, and their charges stay")
 
 
 @pytest.mark.parametrize("reason", ["wrong table", "table: source data differs; refresh it", None])
