@@ -54,7 +54,7 @@ _WEIGHTS_FIELDS: Final = frozenset({"where", "fraction"})
 """Fields of a query that a ``pmw`` stream by multiplicative weights supports."""
 
 _SUM_FORMS: Final = ("sum", "mean")
-_HISTOGRAM_FIELDS: Final = frozenset({"where", "fraction", "group_by", "rate"})
+_HISTOGRAM_FIELDS: Final = frozenset({"where", "fraction", "group_by", "rate", "q", *STATISTICS})
 """Fields of a query that a ``histogram`` stream supports."""
 
 
@@ -182,8 +182,8 @@ class StreamCheck:
     ) -> None:
         if not query.keys() <= _HISTOGRAM_FIELDS:
             raise StatementError(
-                f"column '{column}': stream '{self._stream}' has the mechanism histogram, which answers counts and shares of rows; name a "
-                "stream with laplace or pmw"
+                f"column '{column}': stream '{self._stream}' has the mechanism histogram, which answers counts, shares, "
+                "quantiles and spreads of rows; name a stream with laplace or pmw"
             )
         self._require_attributes(column, named, mechanism.attributes)
 

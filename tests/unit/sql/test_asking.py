@@ -259,8 +259,20 @@ def test_unsupported_statement_is_refused_with_each_streams_reason() -> None:
     made.open(stream("guess", "patients", mechanism={"kind": "pmw", "attributes": ["bmi"]}))
     with pytest.raises(StatementError, match=r"none of its streams answers this statement; cells: .*; guess: .*"):
         made.sql("SELECT COUNT(*) FROM patients WHERE age < 25")
-    with pytest.raises(StatementError, match="which answers counts and shares of rows"):
+    with pytest.raises(StatementError, match="which answers counts, shares, quantiles and spreads of rows"):
         made.sql("SELECT SUM(age) FROM cells")
+
+
+def test_histogram_answers_quantiles_and_spreads_as_ask_does() -> None:
+    made = opened({"kind": "histogram", "attributes": ["age", "Sex"]}, name="cells")
+    table = made.sql(
+        'SELECT "Sex", MEDIAN(age) AS m, QUANTILE(age, 0.9) AS q, STDDEV(age) AS d FROM cells GROUP BY "Sex"'
+    )
+    asked: list[dict[str, Any]] = [{"quantile": "age"}, {"quantile": "age", "q": 0.9}, {"stddev": "age"}]
+    for name, fields in zip("mqd", asked, strict=True):
+        assert [row[name] for row in table] == list(made.ask("cells", group_by=["Sex"], **fields).estimates or ())
+    assert table.epsilon > 0.0
+    assert made.sql("SELECT VARIANCE(age) FROM cells").epsilon == 0.0
 
 
 def test_stream_with_too_few_answers_left_is_not_chosen() -> None:
