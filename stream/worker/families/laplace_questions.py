@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from schemas import MAX_CATEGORIES, AnswersCalibration, Integers, Laplace, TableSource, ValuesSource
-from schemas.queries import MAX_BOUND
+from schemas.queries import MAX_BOUND, STATISTICS
 from stream.privacy.accuracy.source_facts import counts_from_zero
 from stream.privacy.composition.losses import takes_alpha
 from stream.privacy.planning.answer_plans import alpha_for
@@ -89,7 +89,8 @@ class LaplaceQuestions:
             "people_groups": self._resolve_people_groups,
             "person_sum": self._resolve_person_sum,
         }
-        form = require_form(query, *resolvers, takes_alpha=True)
+        # LaplaceStatistics resolves the questions about statistics before.
+        form = require_form(query, *resolvers, *STATISTICS, takes_alpha=True)
         public = form != "fraction" or rows_are_public(self._context.source_table(slot))
         if query.alpha is not None and (form in {"mean", "rate"} or not public):
             raise alpha_rejection(form)

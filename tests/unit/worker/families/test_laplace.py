@@ -177,7 +177,10 @@ def test_laplace_refunds_unused_answers() -> None:
 @pytest.mark.parametrize(
     ("question", "words"),
     [
-        ({"value": 1.0}, "value: this stream's mechanism does not take it"),
+        (
+            {"value": 1.0},
+            "send where, people, fraction, sum, mean, group_by, rate, people with group_by, person_sum, quantile, iqr, variance, stddev",
+        ),
         ({"category": "F"}, "category: this stream's mechanism does not take it"),
         ({"where": "age < 3", "threshold": 1.0}, "threshold: this stream's mechanism has no threshold"),
         ({"where": "height < 3"}, "predicate: where: "),
