@@ -229,7 +229,7 @@ class TrailWriter:
     def _record_totals(self, account: Account) -> Totals:
         account.totals_recorded_ms, account.has_unrecorded_spending = self._ledger.clock, False
         self._unrecorded_accounts.pop(account.source.source, None)
-        self._ledger.mark_changed(account)
+        self._ledger.changes.mark_changed(account, [])
         return _totals_of(account)
 
     def _write_entry(self, outputs: Outputs, kind: Callable[..., TrailRecord], **fields: Any) -> None:

@@ -167,8 +167,8 @@ class FollowedLedger:
         self._complete_at = 0.0
         self._source_names: dict[str, str] = {}
         self._sources: dict[str, Source] = {}
-        self._specs: dict[str, StreamSpec] = {}
-        self._promised: dict[str, int | None] = {}
+        self._specs: RecentCache[str, StreamSpec] = RecentCache(_MAX_CACHED_SPECS // 2)
+        self._promised: RecentCache[str, tuple[int | None]] = RecentCache(_MAX_CACHED_STREAMS // 2)
         self._absent: dict[str, float] = {}
         self._reading: asyncio.Task[None] | None = None
         self._read_started = 0.0
@@ -209,23 +209,21 @@ class FollowedLedger:
 
         Openings do not change, so only the first call for a stream decodes its grant.
         """
-        if stream not in self._promised and self._view is not None:
-            if len(self._promised) >= _MAX_CACHED_STREAMS:
-                self._promised = {}
+        if (known := self._promised.get(stream)) is None and self._view is not None:
             with suppress(Unknown):
-                self._promised[stream] = last_promised_answer(self._view.grant(source.source, stream).calibration)
-        return self._promised.get(stream)
+                known = (last_promised_answer(self._view.grant(source.source, stream).calibration),)
+                self._promised.put(stream, known)
+        return None if known is None else known[0]
 
     async def add_stream(self, result: Result) -> Result:
         """Add the stream's definition to the answer of a window, if the ledger may be read."""
         if result.lacks_stream:
             source, name = await self.find_source(result.stream), result.stream
             if source is not None and self._view is not None:
-                if name not in self._specs:
-                    if len(self._specs) >= _MAX_CACHED_SPECS:
-                        self._specs = {}
-                    self._specs[name] = self._view.grant(source.source, name).spec
-                return result.with_stream(self._specs[name], source)
+                if (spec := self._specs.get(name)) is None:
+                    spec = self._view.grant(source.source, name).spec
+                    self._specs.put(name, spec)
+                return result.with_stream(spec, source)
         return result
 
     async def stop(self) -> None:

@@ -76,7 +76,7 @@ class Spans(Sequence[bytes]):
     def __getitem__(self, index: slice) -> Spans: ...
     def __getitem__(self, index: int | slice) -> bytes | Spans:
         if isinstance(index, slice):
-            return Spans(self.data, self.at[index], self.size[index])
+            return self.gather(index)
         start = int(self.at[index])
         return self.data[start : start + max(int(self.size[index]), 0)].tobytes()
 
@@ -86,7 +86,7 @@ class Spans(Sequence[bytes]):
         for start, size in zip(self.at.tolist(), self.size.tolist(), strict=True):
             yield bytes(data[start : start + max(size, 0)])
 
-    def gather(self, indexes: npt.NDArray[Any]) -> Spans:
+    def gather(self, indexes: npt.NDArray[Any] | slice) -> Spans:
         """Return the strings at these indexes."""
         return Spans(self.data, self.at[indexes], self.size[indexes])
 

@@ -41,13 +41,7 @@ class RecordColumns(Sequence[Record]):
     def __getitem__(self, index: slice) -> RecordColumns: ...
     def __getitem__(self, index: int | slice) -> Record | RecordColumns:
         if isinstance(index, slice):
-            return replace(
-                self,
-                offsets=self.offsets[index],
-                timestamps=self.timestamps[index],
-                keys=self.keys[index],
-                values=self.values[index],
-            )
+            return self.gather(index)
         return Record(
             self.topic,
             self.partition,
@@ -68,7 +62,7 @@ class RecordColumns(Sequence[Record]):
         for offset, timestamp, key, value in zip(*columns, strict=True):
             yield Record(topic, partition, offset, timestamp, key, value)
 
-    def gather(self, indexes: npt.NDArray[Any]) -> RecordColumns:
+    def gather(self, indexes: npt.NDArray[Any] | slice) -> RecordColumns:
         """Return the records at these indexes."""
         return replace(
             self,

@@ -159,7 +159,7 @@ def log_likelihood(
         seen = transcript.cells[: opened + sum(transcript.tops[:place])]
         one = adaptive(transcript.tops[:place], seen)
         [free_answer] = estimator._answers_without_top([one])
-        if free_answer.needs_comparison:
+        if free_answer.answer.kind == "below":
             lacking = plan.threshold - int(estimator._compute_errors([one], [free_answer.answer.numbers])[0])
             weights = weights * chances(rho_rate, rate, lacking, top=top)
         elif top:

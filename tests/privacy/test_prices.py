@@ -25,7 +25,7 @@ from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms import measurements
 from stream.privacy.mechanisms.estimate_questions import LinearQuestion
 from stream.privacy.mechanisms.estimator import Estimator
-from stream.privacy.mechanisms.measurements import Axes, SeparateMeasurement, separate_measurement
+from stream.privacy.mechanisms.measurements import Axes, separate_measurement
 from stream.privacy.mechanisms.releases import TensorCells
 from stream.privacy.noise.keyed_noise import DrawRole, block_words, stream_subkey
 from stream.privacy.noise.samplers import Sampler, Symmetric, TwoSidedGeometric, sampler
@@ -239,9 +239,9 @@ def test_transcript_of_any_prices_loses_at_most_its_charge(replace: bool) -> Non
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_undercharged_measurement_is_found(replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fourfold(*given: Any, marginal: bool) -> SeparateMeasurement:
-        own = separate_measurement(*given, marginal=marginal)
-        return SeparateMeasurement(sampler("two_sided", 4 * law_rate(own.law)), own.reach)
+    def fourfold(*given: Any, marginal: bool) -> tuple[Any, Fraction]:
+        law, reach = separate_measurement(*given, marginal=marginal)
+        return sampler("two_sided", 4 * law_rate(law)), reach
 
     monkeypatch.setattr(measurements, "separate_measurement", fourfold)
     assert any(excess > 0.01 for excess, _ in excesses(plan(replace=replace), replace=replace))

@@ -151,19 +151,15 @@ class Budget(Ceiling):
             if grant.analyst in members:
                 allotment.replace_amounts(GrantAmounts(), claim.amounts, grant.streams)
         if not can_pay(allotment.counted, allotment.total, terms.accountant):
-            raise _too_small_error(allotment)
+            asked, counted = to_amount(allotment.total, terms), to_amount(allotment.counted, terms)
+            raise RefusedError(
+                f"{label} would be smaller than its analysts' present grants, {format_amount(counted)}; give at least that, or "
+                "close streams that have not used up their grants",
+                asked,
+                counted,
+            )
         self.allotments[name] = allotment
         return allotment
-
-
-def _too_small_error(allotment: Allotment) -> RefusedError:
-    asked, counted = to_amount(allotment.total, allotment.terms), to_amount(allotment.counted, allotment.terms)
-    return RefusedError(
-        f"{allotment.label} would be smaller than its analysts' present grants, {format_amount(counted)}; give at least that, or "
-        "close streams that have not used up their grants",
-        asked,
-        counted,
-    )
 
 
 @dataclass(slots=True)

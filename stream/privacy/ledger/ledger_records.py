@@ -169,7 +169,7 @@ def refresh_source(ledger: Ledger, account: Account, fingerprint: str, *, close:
     they could be extended. With ``close`` all streams are closed. A stream that is ending is skipped.
     """
     account.version, account.fingerprint = account.version + 1, fingerprint
-    ledger.mark_changed(account)
+    ledger.changes.mark_changed(account, [])
     notified = []
     for name, grant in account.grants.items():
         if grant.ending is not None:

@@ -79,10 +79,6 @@ class Ledger:
         self.changes = Changes()
         self._renewed_owners: list[Account | PopulationAccount] = []
 
-    def mark_changed(self, account: Account) -> None:
-        """Mark an account as changed, without its allotments."""
-        self.changes.mark_changed(account, [])
-
     def drain_changes(self) -> Iterator[Change]:
         """Yield the ledger records that have changed since the last call."""
         yield from self.changes.drain_records()

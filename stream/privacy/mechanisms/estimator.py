@@ -102,14 +102,9 @@ class EstimateAnswer:
 
 @dataclass(slots=True, eq=False)
 class _FreeAnswer:
-    """The answer that a question gets if it is not ⊤.
-
-    ``needs_comparison`` is True if the estimate must be compared with the table. ``was_below`` is True if it
-    was compared since the last ⊤, with the result ⊥.
-    """
+    """The answer that a question gets if it is not ⊤; ``was_below``: compared since the last ⊤, with the result ⊥."""
 
     answer: EstimateAnswer
-    needs_comparison: bool
     was_below: bool = False
 
 
@@ -324,11 +319,9 @@ class Estimator:
     def _largest_charge(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
         """Return the most parts that a question may cost, and True if a comparison decides on the charge."""
         if alpha is None:
-            needs_comparison = (
-                not self._warm_start_charged
-                or self._answers_without_top([self._choose_question_to_publish(question)])[0].needs_comparison
-            )
-            return (PARTS_PER_CHARGE, True) if needs_comparison else (0, False)
+            [free] = self._answers_without_top([self._choose_question_to_publish(question)])
+            may_be_top = not self._warm_start_charged or free.answer.kind == "below"
+            return (PARTS_PER_CHARGE, True) if may_be_top else (0, False)
         reach, index, _ = self._find_best_measurement(question)
         if self._warm_start_charged and index is not None and reach <= alpha * question.unit:
             return 0, False
@@ -397,7 +390,7 @@ class Estimator:
             promise = self._promise if self.parts_left >= PARTS_PER_CHARGE else None
             for question, numbers, settled in zip(group, estimates, settled_answers, strict=True):
                 answer = settled or self._answer_from_estimate(axes, numbers, promise)
-                found = free_answers[question.key] = _FreeAnswer(answer, answer.kind == "below")
+                found = free_answers[question.key] = _FreeAnswer(answer)
                 size = 2 * ENTRY_BYTES + len(question.key) + BYTES_PER_NUMBER * len(numbers)
                 self._free_answers.put(question.key, found, size)
         return [free_answers[question.key] for question in questions]
@@ -551,7 +544,8 @@ class Estimator:
     def _noisy_cells_on(self, index: int, axes: Axes) -> TensorCells:
         key = ("on", index, axes)
         if (cached := self.cache.get(key)) is None:
-            cached = TensorCells(self._measured.noisy_counts_on(index, axes))
+            others = [place for place, axis in enumerate(self._measured.listed[index].axes) if axis not in axes]
+            cached = TensorCells(self._measured.noisy_counts(index).sum(axis=tuple(others)))
             self.cache.put(key, cached)
         return cached  # type: ignore[no-any-return]
 
@@ -574,7 +568,9 @@ class Estimator:
 
         A question that was ⊥ after the same number of ⊤s is ⊥ again, because error and noise are equal.
         """
-        asked = [place for place, free in enumerate(free_answers) if free.needs_comparison and not free.was_below]
+        asked = [
+            place for place, free in enumerate(free_answers) if free.answer.kind == "below" and not free.was_below
+        ]
         if not asked:
             return len(questions)
         compared = [questions[place] for place in asked]

@@ -37,14 +37,6 @@ MAX_CONNECTED_CELLS: Final = 1 << 12
 """Maximum number of cells of the table to which `Measurements.connect_axes` adds attributes."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeparateMeasurement:
-    """A question measured alone: the law of its noise, and its error bound in units of the sensitivity."""
-
-    law: Symmetric
-    reach: Fraction
-
-
 def price_alone(
     calibration: EstimateCalibration, question: ResolvedQuestion, alpha: Fraction
 ) -> tuple[Price, bool]:
@@ -67,15 +59,18 @@ def price_alone(
 
 def separate_measurement(
     calibration: EstimateCalibration, question: ResolvedQuestion, noise_parts: int, *, marginal: bool
-) -> SeparateMeasurement:
-    """Return noise and error bound of a question measured alone with ``noise_parts`` parts of a charge's ε."""
+) -> tuple[Symmetric, Fraction]:
+    """Return the noise of a question measured alone with ``noise_parts`` parts of a charge's ε, and its error bound.
+
+    The error bound is in units of the sensitivity.
+    """
     width = calibration.marginal_sensitivity if marginal else _total_sensitivity(calibration, question)
     rate = noise_rate(calibration, noise_parts, width)
     reach = two_sided_reach(
         float(rate), question.count, numbers_failure(calibration, noise_parts / PARTS_PER_CHARGE)
     )
     law = sampler("two_sided", rate)
-    return SeparateMeasurement(law, Fraction(reach) if marginal else Fraction(reach, question.width))
+    return law, Fraction(reach) if marginal else Fraction(reach, question.width)
 
 
 def _total_sensitivity(calibration: EstimateCalibration, question: ResolvedQuestion) -> int:
@@ -204,8 +199,8 @@ class Measurements:
     def add(self, tops: int, axes: Axes, question: ResolvedQuestion | None, noise_parts: int | None) -> None:
         """Add the measurement of the charged answer after ``tops`` others; see `MeasuredMarginal`."""
         if noise_parts is not None and question is not None:
-            own = separate_measurement(self.calibration, question, noise_parts, marginal=bool(axes))
-            measurement = MeasuredMarginal(axes, own.law, tops, question, own.reach, noise_parts)
+            law, reach = separate_measurement(self.calibration, question, noise_parts, marginal=bool(axes))
+            measurement = MeasuredMarginal(axes, law, tops, question, reach, noise_parts)
         else:
             law = marginal_law(self.calibration, numbered=question is not None)
             measurement = MeasuredMarginal(axes, law, tops, question, self.calibration.sparse_vector.answer_alpha)
@@ -314,12 +309,6 @@ class Measurements:
             return tuple(number + drawn for number, drawn in zip(true, noise.tolist(), strict=True))
         law = self._number_law(measurement.question)
         return (true[0] + self.draws.number_noise(measurement.tops, measurement.question.key, law),)
-
-    def noisy_counts_on(self, index: int, axes: Axes) -> IntegerArray:
-        """Return a measurement's noisy counts, summed over all axes but ``axes``."""
-        others = tuple(place for place, axis in enumerate(self.listed[index].axes) if axis not in axes)
-        counts = self.noisy_counts(index)
-        return counts.sum(axis=others) if others else counts
 
     def noisy_marginals(self, fitted_axes: Axes) -> list[NoisyMarginal]:
         """Return the noisy marginals on these axes, for a fit."""

@@ -294,7 +294,7 @@ def _estimate(
         else:
             estimate = fit_distribution(shape, marginals, rows, _FIT_STEPS)
         others = tuple(place for place, axis in enumerate(fitted_axes) if axis not in axes)
-        estimate = cached_estimates[key] = estimate.sum(axis=others) if others else estimate
+        estimate = cached_estimates[key] = estimate.sum(axis=others)
     return estimate
 
 

@@ -97,12 +97,12 @@ class Choice:
     """
 
     kind: str
-    spec: StreamSpec | None
-    calibration: Calibration | None
-    alpha: float | None
-    epsilon: float | None
-    vacuous: bool
     why: str
+    spec: StreamSpec | None = None
+    calibration: Calibration | None = None
+    alpha: float | None = None
+    epsilon: float | None = None
+    vacuous: bool = False
     alone: bool = False
 
     @property
@@ -158,24 +158,17 @@ def _plan_mechanism(kind: str, goal: PlanGoal) -> Choice:
             spec = spec.model_copy(update={"epsilon": needed})
         calibration = choose_calibration(spec, goal.facts)
     except PlanError as error:
-        return _build_refusal(kind, str(error))
+        return Choice(kind, str(error))
     except ValidationError as error:
-        return _build_refusal(kind, describe(error))
+        return Choice(kind, describe(error))
     if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
-        return _build_refusal(
-            kind, "its error depends on the table, because the number of rows is private; give --rows"
-        )
+        return Choice(kind, "its error depends on the table, because the number of rows is private; give --rows")
     alpha = form_alpha(calibration, spec.mechanism, goal)
     vacuous = is_vacuous(
         spec, calibration.model_copy(update={"alpha": as_count_error(alpha, goal)}), goal.facts.rows
     )
-    return Choice(
-        kind, spec, calibration, alpha, needed, vacuous, _describe_spending(calibration, spec.mechanism, goal)
-    )
-
-
-def _build_refusal(kind: str, why: str) -> Choice:
-    return Choice(kind, None, None, None, None, vacuous=False, why=why)
+    why = _describe_spending(calibration, spec.mechanism, goal)
+    return Choice(kind, why, spec, calibration, alpha, needed, vacuous)
 
 
 def _build_spec(kind: str, goal: PlanGoal) -> StreamSpec:

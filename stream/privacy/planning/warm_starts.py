@@ -116,7 +116,7 @@ def resolve_warm_start(mechanism: Pmw, sizes: Sequence[int]) -> WarmStart:
     ):
         return 2
     sets = workload_axes(mechanism, sizes)
-    can_select = 2 < len(sets) <= MOST_SETS and _count_cells(sets, sizes) <= MOST_CELLS
+    can_select = 2 < len(sets) <= MOST_SETS and count_cells(sets, sizes) <= MOST_CELLS
     return "workload" if can_select else 1
 
 
@@ -164,13 +164,14 @@ def workload_axes(mechanism: Pmw, sizes: Sequence[int]) -> tuple[Axes, ...]:
     return tuple(axes for axes in sets if math.prod(sizes[axis] for axis in axes) <= MAX_UNIVERSE)
 
 
-def _count_cells(sets: Sequence[Axes], sizes: Sequence[int]) -> int:
+def count_cells(sets: Sequence[Axes], sizes: Sequence[int]) -> int:
+    """Return the number of cells of all sets together."""
     return sum(math.prod(sizes[axis] for axis in axes) for axes in sets)
 
 
 def plan_workload(sets: Sequence[Axes], sizes: Sequence[int], epsilon: float) -> WorkloadStart:
     """Divide the ε of a warm start for these sets; raise PlanError if the sets exceed a limit."""
-    cells = _count_cells(sets, sizes)
+    cells = count_cells(sets, sizes)
     if len(sets) > MOST_SETS or cells > MOST_CELLS:
         raise PlanError(
             f"mechanism.workload: {len(sets):,} sets with {cells:,} cells; list at most {MOST_SETS} with {MOST_CELLS:,} cells, "

@@ -37,6 +37,7 @@ from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.warm_starts import (
     Axes,
     chosen_set_law,
+    count_cells,
     count_rounds,
     mean_noise,
     resolve_warm_start,
@@ -113,7 +114,7 @@ def mean_count(facts: SourceFacts, names: Sequence[str] = (), workload: Workload
     if facts.rows is None:
         return None
     sets = _countable_sets(workload, names, facts.sizes)
-    return facts.rows * len(sets) / sum(_count_cells(axes, facts.sizes) for axes in sets)
+    return facts.rows * len(sets) / count_cells(sets, facts.sizes)
 
 
 def count_pairs(sizes: Sequence[int]) -> tuple[int, int]:
@@ -137,7 +138,7 @@ def _countable_sets(workload: Workload, names: Sequence[str], sizes: Sequence[in
                 f"mechanism.workload: {min(unknown)!r} is not among the attributes; name only attributes of the stream"
             )
         sets = [tuple(sorted({list(names).index(name) for name in one})) for one in workload]
-    countable = tuple(axes for axes in sets if _count_cells(axes, sizes) <= MAX_CATEGORIES)
+    countable = tuple(axes for axes in sets if count_cells([axes], sizes) <= MAX_CATEGORIES)
     if not countable:
         what = "no two attributes have" if isinstance(workload, str) else "no set has"
         raise PlanError(
@@ -155,7 +156,7 @@ def _list_mechanisms(
 ) -> list[dict[str, Any]]:
     """Return the compared mechanisms as JSON objects."""
     attributes = {"attributes": list(names)}
-    largest = max(_count_cells(axes, sizes) for axes in sets)
+    largest = max(count_cells([axes], sizes) for axes in sets)
     pmw: dict[str, Any] = {"kind": "pmw", **attributes}
     if not isinstance(workload, str):
         together = [[names[axis] for axis in axes] for axes in dict.fromkeys(sets) if len(axes) > 1]
@@ -193,7 +194,7 @@ def _expected_error(
 ) -> tuple[float | None, str]:
     """Return the expected error of a cell, and how ε is spent."""
     sizes = facts.sizes
-    cells = [_count_cells(axes, sizes) for axes in sets]
+    cells = [count_cells([axes], sizes) for axes in sets]
     count = len({axis for axes in sets for axis in axes})
     factors = (factor for most, factor in _ESTIMATE_FACTORS if count <= most)
     factor_of_estimates = next(factors, _LEAST_ESTIMATE_FACTOR)
@@ -230,7 +231,3 @@ def _expected_error(
             ), "measures all attributes; answers any other question too"
         case _:
             return None, "does not measure the workload in advance"
-
-
-def _count_cells(axes: Axes, sizes: Sequence[int]) -> int:
-    return math.prod(sizes[axis] for axis in axes)
