@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import re
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 import yaml
 
+from schemas import Mechanism
 from stream.kafka.acls import AclRole
 from stream.kafka.topic_layouts import layout
 from stream.processing.topic_names import Topics
@@ -75,3 +79,12 @@ def test_alerts_table_has_every_rule_with_a_remedy(reference: ModuleType) -> Non
     rows = rows_of(reference.alert_rules())
     assert set(rows) == {f"`{rule['alert']}`" for group in groups for rule in group["rules"]}
     assert all(condition.startswith("`") and remedy for condition, remedy in rows.values())
+
+
+def test_definitions_page_names_schemas_of_the_clone_for_each_mechanism() -> None:
+    """Without the site, the page's files have the fields of all sources and mechanisms."""
+    page = (DOCS / "reference" / "definitions.md").read_text(encoding="utf-8")
+    files = re.findall(r"`(?:contract/schemas/)?([a-z-]+\.json)`", page)
+    defined = [json.loads((PROJECT / "contract" / "schemas" / one).read_bytes())["$defs"] for one in files]
+    assert {one.__name__ for one in get_args(get_args(Mechanism)[0])} <= {name for one in defined for name in one}
+    assert "TableSource" in defined[0]
