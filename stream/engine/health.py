@@ -141,6 +141,9 @@ class Metrics:
         self.failing_witnesses = build_metric(
             Gauge, "failing_witnesses", "Witnesses that could not be read or written at the last try."
         )
+        self.empty_witnesses = build_metric(
+            Gauge, "empty_witnesses", "Witnesses that had no anchor of the trail when they were first read."
+        )
         self.restored = build_metric(Counter, "restored_records", "Records read to restore state.")
         self.partitions = build_metric(Gauge, "partitions", "Partitions owned now.")
         self.member = build_metric(

@@ -236,6 +236,8 @@ class AnchoringGuard(WitnessGuard):
         self._head: TrailHead | None = None
         self._compared: set[WatchedWitness] = set()
         """The witnesses with whose anchors the trail of the current session was compared."""
+        self._empty: set[WatchedWitness] = set()
+        """The witnesses that had no anchor of a trail with entries; they are reported until the process restarts."""
         address, path = self.settings.timestamp_authority, Path(self.settings.timestamp_file)
         self._stamper = WatchedWitness(TimeStamper(address, path)) if address else None
         if self._stamper is not None:
@@ -331,7 +333,13 @@ class AnchoringGuard(WitnessGuard):
     async def _compare_trail(self, witness: WatchedWitness, anchors: Sequence[Anchor]) -> None:
         """Raise RolledBackError unless the trail contains the longest anchored head and the ledger's head."""
         if not anchors:
-            log.warning("witness is empty; if it is not new, its anchors were deleted", witness=witness.name)
+            if self._head is not None and self._head.entries and witness.last_written is None:
+                self._empty.add(witness)
+                self.metrics.empty_witnesses.set(len(self._empty))
+                log.error(
+                    "witness is empty beside a trail; if it is not new, its anchors were deleted",
+                    witness=witness.name,
+                )
             return
         check = AnchoredTrail(anchors[0].head, self._head)
         if not check.is_decided:

@@ -86,8 +86,13 @@ class WitnessChecks:
             self._digests[head.entries] = head.digest
 
     def findings(self) -> list[str]:
-        """Return a sentence for each anchor that the trail lacks, and for each witness that was not read."""
+        """Return a sentence for each anchor that the trail lacks, and for each witness that is empty or not read."""
         return [
+            *(
+                f"{name}: is empty beside a trail of {format_count(self._entries, 'entry', 'entries')}, so nothing was "
+                "compared with it; if it is new, start the budget service with it; otherwise its anchors were deleted"
+                for name in self._emptied()
+            ),
             *(
                 f"{name}: the trail lacks the head {anchor.head.entries}:{anchor.head.digest} that was anchored at "
                 f"{anchor.time}; it has {self._entries} entries"
@@ -111,15 +116,17 @@ class WitnessChecks:
 
     def matches(self) -> list[str]:
         """Return a sentence for each witness whose anchors the trail contains."""
-        return [self._describe(name) for name in self._anchors if all(map(self._matches, self._comparable(name)))]
+        compared = (name for name in self._anchors if name not in self._emptied())
+        return [self._describe(name) for name in compared if all(map(self._matches, self._comparable(name)))]
+
+    def _emptied(self) -> list[str]:
+        """Return the names without an anchor beside a trail: the budget service anchors a trail when it starts."""
+        return [name for name, found in self._anchors.items() if self._entries and not found]
 
     def _describe(self, name: str) -> str:
         found, compared = self._anchors[name], self._comparable(name)
         if not found:
-            return (
-                f"{name}: is empty beside a trail of {format_count(self._entries, 'entry', 'entries')}, so nothing was compared with it; if it "
-                "is not new, its anchors were deleted"
-            )
+            return f"{name}: is empty, and so is the trail"
         later = len(found) - len(compared)
         if not compared:
             return f"{name}: all {later} anchors read are later than this copy, so nothing was compared with it"

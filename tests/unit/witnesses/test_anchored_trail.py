@@ -117,18 +117,28 @@ def test_verify_prints_its_comparisons(reason: str | None) -> None:
         Anchor(installation="s", written=90_000, head=heads(trail())[9]),
         Anchor(installation="s", written=0, head=heads(trail())[3], reason=reason),
     ]
-    checks = WitnessChecks({"file:///w": found, "file:///new": []}, ["witness not checked: s3://b/: down"])
+    checks = WitnessChecks({"file:///w": found}, ["witness not checked: s3://b/: down"])
     for head in heads(trail()):
         checks.note_head(head)
-    first, second = checks.matches()
+    [first] = checks.matches()
     assert first.startswith(
         "file:///w: the trail contains 2 anchors, the newest of 9 entries at 1970-01-01 00:01:30 UTC"
     )
     assert ("disk of broker 2 restored" in first) == (reason is not None)
-    assert second.startswith(
-        "file:///new: is empty beside a trail of 14 entries, so nothing was compared with it; if it is not new"
-    )
     assert checks.findings() == ["witness not checked: s3://b/: down"]
+
+
+def test_empty_witness_is_a_finding_only_beside_a_trail() -> None:
+    """The budget service anchors its trail at each start, so a witness of it is empty only if it was emptied."""
+    checks = WitnessChecks({"file:///w": []})
+    checks.note_head(heads(trail())[0])
+    assert checks.findings() == []
+    assert checks.matches() == ["file:///w: is empty, and so is the trail"]
+    checks.note_head(heads(trail())[-1])
+    [finding] = checks.findings()
+    assert finding.startswith("file:///w: is empty beside a trail of 14 entries")
+    assert finding.endswith("otherwise its anchors were deleted")
+    assert checks.matches() == []
 
 
 def test_copy_of_the_trail_may_be_older_than_an_anchor() -> None:

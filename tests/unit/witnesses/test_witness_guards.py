@@ -173,6 +173,19 @@ async def test_witness_read_during_a_comparison_is_compared_too() -> None:
         await until(lambda: metrics.rolled_back._value.get() == 1)
 
 
+@pytest.mark.parametrize("entries", [0, 5])
+async def test_empty_witness_is_reported_only_beside_a_trail(entries: int) -> None:
+    """It stops nothing and gets the next anchor, but the report stays until the process restarts."""
+    witness, processor = WitnessInMemory(), BudgetProcessorStub()
+    processor.trail_head = anchor(entries).head
+    guard, metrics = guard_of(witness, kind=AnchoringGuard, anchor_seconds=0.01)
+    async with guard:
+        await guard.check(0, processor, FixedEndsConsumer())
+        await until(lambda: witness.anchors)
+        assert metrics.empty_witnesses._value.get() == (entries > 0)
+        assert metrics.failing_witnesses._value.get() == 0
+
+
 async def test_anchors_stay_in_order_after_a_clock_goes_back() -> None:
     """A witness sorts anchors by time, so a later anchor must not get an earlier time than one of a clock that was ahead."""
     ahead = 9_000_000_000_000
