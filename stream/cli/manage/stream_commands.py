@@ -49,6 +49,7 @@ from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers, last_promised_answer
+from stream.privacy.composition.losses import is_pure
 from stream.questions.answer_warnings import warn_about_promise
 from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import (
@@ -226,8 +227,8 @@ def show(names: Names, as_json: AsJson = False) -> None:
             ]
         ],
     )
-    if shown.charge_meaning is not None:
-        say(shown.charge_meaning, soft_wrap=True)
+    for meaning in filter(None, (shown.charge_meaning, _describe_spending(grant))):
+        say(meaning, soft_wrap=True)
     reason = f"exhausted: {shown.reason}" if shown.state == "exhausted" else grant.reason
     if remedy := describe_end_remedy(grant.spec.stream, reason):
         say(f"for further answers: {remedy}", soft_wrap=True)
@@ -239,6 +240,15 @@ def show(names: Names, as_json: AsJson = False) -> None:
         say(describe_used_up_grant(shown.totals.answered, last_promised_answer(grant.calibration)), soft_wrap=True)
     if not isinstance(grant.spec.mechanism, RandomizedResponse):
         print_warnings(warn_about_promise(shown.totals.answered, last_promised_answer(grant.calibration)))
+
+
+def _describe_spending(grant: GrantRecord) -> str:
+    """Describe that the first of several answers spends the whole cost; empty if the charges add up."""
+    is_sum = is_pure(grant.calibration) or grant.calibration.kind == "unknown_groups"
+    if (grant.cost.rho is None and is_sum) or not charged_answers(grant.calibration, ()):
+        return ""
+    what = "(ε, δ)" if grant.cost.rho is None else "ρ"
+    return f"spent: {what} counts in full from the first answer on; further answers add nothing to it before an extension"
 
 
 def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:

@@ -12,6 +12,7 @@ from stream.cli.output import format_amount, requested_amount
 from stream.errors import NotAnswered, describe_end_remedy
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from tests.builders import installation, stream
+from tests.builders import source as source_document
 from tests.commands import connect_commands, run_connected
 from tests.unit.privacy.ledger.ledger_parts import identity, ledger_with, reserve, source, spec
 
@@ -139,6 +140,26 @@ def test_stream_show_says_what_counts_as_charged(monkeypatch: pytest.MonkeyPatch
         in shown
     )
     assert "charged: counts" not in run_connected("stream", "show", "t")
+
+
+@pytest.mark.parametrize(
+    ("accountant", "delta", "words"),
+    [("zcdp", 1e-6, "ρ counts"), ("pure", 1e-6, "(ε, δ) counts"), ("pure", 0.0, None)],
+)
+def test_stream_show_says_if_the_first_answer_spends_all(
+    accountant: str, delta: float, words: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = source_document("people", "table", accountant=accountant, delta=1e-5)
+    spec = stream("s", "people", "laplace", mechanism={"answers": 9}, epsilon=1.0, delta=delta)
+    driver = installation(spec, sources=[about])
+    driver.ask("s", where="age < 5")
+    record = driver.grant("people", "s")
+    assert (record.spent == record.cost) is (words is not None)
+    connect_commands(monkeypatch, driver)
+    monkeypatch.setenv("COLUMNS", "300")
+    shown = run_connected("stream", "show", "s")
+    assert (f"spent: {words} in full from the first answer on" if words else "1 / 9") in shown
+    assert ("spent:" in shown) is (words is not None)
 
 
 @pytest.mark.parametrize(("ending", "state"), [("closed", "closing"), ("halted", "halting")])
