@@ -272,10 +272,11 @@ def status(folder: BrokerFolder = DEFAULT_FOLDER, as_json: AsJson = False) -> No
 
 
 def _broker_in(folder: Path, nodes: int | None = None) -> LocalBroker | LocalCluster:
-    from stream.kafka.broker_cluster import LocalCluster, has_cluster  # noqa: PLC0415  (an optional package)
+    from stream.kafka.broker_cluster import LocalCluster  # noqa: PLC0415  (an optional package)
+    from stream.kafka.broker_process import read_own_cluster  # noqa: PLC0415
     from stream.kafka.local_broker import LocalBroker  # noqa: PLC0415
 
-    if has_cluster(folder) or (nodes or 1) > 1:
+    if read_own_cluster(folder.absolute()) is not None or (nodes or 1) > 1:
         return LocalCluster(folder, nodes, detached=True)
     return LocalBroker(folder, detached=True)
 

@@ -196,7 +196,9 @@ class Engine:
             try:
                 await self._supervise(membership)
             except Exception as error:
-                self._report_failure(error)
+                reason = str(error) if isinstance(error, KafkaError | LoggableError) else type(error).__name__
+                log.error("engine ends", role=self.role.name, reason=reason)  # noqa: TRY400  (no message of another error)
+                self.on_failure()
                 raise
             await self.stop_partitions(self._partitions)
             await self.drop_partitions(self._partitions)
@@ -231,11 +233,6 @@ class Engine:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
             self.health.set_not_ready_reason(f"this {self.role.name} is leaving its group")
-
-    def _report_failure(self, error: Exception) -> None:
-        reason = str(error) if isinstance(error, KafkaError | LoggableError) else type(error).__name__
-        log.error("engine ends", role=self.role.name, reason=reason)
-        self.on_failure()
 
     async def stop_partitions(self, partitions: Iterable[int]) -> None:
         """Stop tasks at their next batch boundary and keep their state.

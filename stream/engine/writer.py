@@ -17,7 +17,7 @@ from stream.kafka.client.adapter import KAFKA, Clients, OutgoingBatch, Producer
 from stream.kafka.client.batch_reader import COLUMN_RECORDS
 from stream.kafka.client.broker_connections import connection_options
 from stream.kafka.client.client_patches import transaction_timeout_error
-from stream.kafka.client.column_batches import encode_batches
+from stream.kafka.client.column_batches import FramedBatch, encode_batches
 from stream.kafka.client.transactional_producer import TransactionalProducer
 from stream.kernel import compiled_kernel
 from stream.processing.protocol import Message, Messages, Outputs
@@ -223,7 +223,7 @@ class Writer:
         timestamp, size = self._record_clock.now(), self._batch_bytes
         # Batches are encoded while earlier batches are sent, so only the batches in flight are in memory twice.
         in_kernel = isinstance(self._producer, TransactionalProducer) and compiled_kernel() is not None
-        batches: dict[TopicPartition, Iterator[OutgoingBatch]] = {
+        batches: dict[TopicPartition, Iterator[OutgoingBatch | FramedBatch]] = {
             TopicPartition(topic, partition): encode_batches(messages, timestamp, size)
             if in_kernel
             else _build_batches(self._producer, messages, timestamp)

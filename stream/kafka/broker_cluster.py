@@ -13,7 +13,7 @@ from stream.kafka.broker_process import (
     file_lock,
     node_folder,
     read_own_cluster,
-    write_cluster,
+    write_state,
 )
 from stream.kafka.kafka_programs import fetch_jars, new_cluster_id
 from stream.kafka.local_broker import START_ATTEMPTS, LocalBroker
@@ -148,7 +148,7 @@ class LocalCluster:
                 return known
         cluster = known.cluster if known is not None else new_cluster_id()
         state = ClusterState(cluster, broker_addresses.choose_cluster_ports(self.size, port))
-        write_cluster(self.folder, state)
+        write_state(self.folder, state)
         return state
 
     def _brokers(self, state: ClusterState) -> list[LocalBroker]:
@@ -161,8 +161,3 @@ class LocalCluster:
             )
             for number in range(1, len(state.nodes) + 1)
         ]
-
-
-def has_cluster(folder: Path) -> bool:
-    """Returns whether a folder holds a cluster of several nodes."""
-    return read_own_cluster(Path(folder).absolute()) is not None

@@ -6,17 +6,18 @@ import fcntl
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
+from aiokafka.protocol.metadata import MetadataRequest_v2
 
 from schemas.wire import DECODE_ERRORS
 from stream.secret_files import read_own_file
@@ -265,21 +266,13 @@ def _decode(content: bytes | None, kind: type[Decoded]) -> Decoded | None:
         return None
 
 
-def write_state(folder: Path, state: BrokerState) -> None:
-    """Writes a broker's state into an owner-only file."""
-    _write(folder, STATE_FILE, msgspec.json.encode(state))
-
-
-def write_cluster(folder: Path, state: ClusterState) -> None:
-    """Writes a cluster's state into an owner-only file."""
-    _write(folder, CLUSTER_FILE, msgspec.json.encode(state))
-
-
-def _write(folder: Path, name: str, content: bytes) -> None:
+def write_state(folder: Path, state: BrokerState | ClusterState) -> None:
+    """Writes a broker's or a cluster's state into an owner-only file."""
+    name = STATE_FILE if isinstance(state, BrokerState) else CLUSTER_FILE
     draft = folder / f"{name}.draft"
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
+        file.write(msgspec.json.encode(state))
     draft.replace(folder / name)
 
 
@@ -288,41 +281,22 @@ def delete_state(folder: Path) -> None:
     (folder / STATE_FILE).unlink(missing_ok=True)
 
 
-_METADATA_API_KEY: Final = 3
-_METADATA_VERSION: Final = 2
 _TIMEOUT_SECONDS: Final = 2.0
 
 
 def fetch_cluster_id(host: str, port: int) -> str | None:
     """Returns the cluster id at an address; None if no broker accepts requests."""
-    client = b"sotto"
-    request = struct.pack(f">hhih{len(client)}si", _METADATA_API_KEY, _METADATA_VERSION, 1, len(client), client, 0)
+    request = MetadataRequest_v2([])
+    message = request.build_request_header(correlation_id=1, client_id="sotto").encode() + request.encode()
     try:
-        with ExitStack() as stack:
-            connection = stack.enter_context(socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS))
-            connection.sendall(struct.pack(">i", len(request)) + request)
-            stream = stack.enter_context(connection.makefile("rb"))
-            (size,) = struct.unpack(">i", stream.read(4))
-            return _cluster_id_in(stream.read(size))
-    except (OSError, struct.error, UnicodeDecodeError):
+        with (
+            socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS) as connection,
+            connection.makefile("rb") as stream,
+        ):
+            connection.sendall(len(message).to_bytes(4, "big") + message)
+            response = BytesIO(stream.read(int.from_bytes(stream.read(4), "big")))
+            request.parse_response_header(response)
+            found = request.RESPONSE_TYPE.decode(response)
+    except (OSError, ValueError):
         return None
-
-
-def _cluster_id_in(response: bytes) -> str | None:
-    _correlation, brokers = struct.unpack_from(">ii", response)
-    position = 8
-    for _broker in range(brokers):
-        position += 4
-        _host, position = _read_text(response, position)
-        position += 4
-        _rack, position = _read_text(response, position)
-    cluster, _position = _read_text(response, position)
-    return cluster if brokers else None
-
-
-def _read_text(response: bytes, position: int) -> tuple[str | None, int]:
-    (length,) = struct.unpack_from(">h", response, position)
-    start = position + 2
-    if length < 0:
-        return None, start
-    return response[start : start + length].decode(), start + length
+    return found.cluster_id if found.brokers else None

@@ -224,7 +224,7 @@ def format_data(
     properties: str,
     console: Path,
     timeout_seconds: float,
-    joined_cluster: str | None = None,
+    joined_cluster: str | None,
 ) -> None:
     """Formats a data folder for a new cluster of one node, or for a node of the cluster ``joined_cluster``.
 

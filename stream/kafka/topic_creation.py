@@ -32,7 +32,6 @@ from stream.kafka.topic_layouts import (
     other_source_remedy,
     partition_differences,
     prefixes_of,
-    read_configuration,
     read_configurations,
     require_readable,
     retention_differences,
@@ -295,7 +294,9 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
         found, is_new = await _ensure_topic(admin, settings, wanted)
         if not found:
             raise TopicsError(f"topic {source.topic} was created and is not listed; see the broker's log")
-        actual = await read_configuration(admin, source.topic)
+        configurations = await read_configurations(admin, [source.topic])
+        require_readable([source.topic], configurations)
+        actual = configurations[source.topic]
     if problem := compaction_problem(source, actual) or timestamps_problem(source, actual):
         raise TopicsError(problem)
     return len(found), is_new

@@ -284,13 +284,6 @@ async def read_configurations(admin: AIOKafkaAdminClient, names: Iterable[str]) 
     return actual
 
 
-async def read_configuration(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]:
-    """Reads a topic's configuration, as ``read_configurations`` does; TopicsError if this principal may not read it."""
-    found = await read_configurations(admin, [name])
-    require_readable({name}, found)
-    return found[name]
-
-
 def require_readable(names: Iterable[str], configurations: Mapping[str, object]) -> None:
     """Raises a TopicsError if the configuration of a topic is hidden."""
     if hidden := sorted(set(names) - configurations.keys()):

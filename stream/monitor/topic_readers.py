@@ -30,7 +30,7 @@ from faust.web.drivers.aiohttp import Web
 from stream.diagnostics import get_logger
 from stream.engine.restore import READ_TIMEOUT_MS, create_reader, require_visible, select_readable
 from stream.kafka.client.broker_connections import connection_options
-from stream.kafka.client.client_patches import patch_process, read_without_group, set_read_committed
+from stream.kafka.client.client_patches import patch_process, read_committed_without_group
 from stream.kafka.topic_layouts import layout
 from stream.monitor.api.budget_models import MAX_HELD_ENTRIES
 from stream.monitor.api.http_requests import MonitorRunner
@@ -61,8 +61,7 @@ class _GrouplessThread(driver.AIOKafkaConsumerThread):
 
     def _create_worker_consumer(self, transport: driver.Transport) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
-        set_read_committed(consumer)
-        read_without_group(consumer)
+        read_committed_without_group(consumer)
         return consumer
 
     async def subscribe(self, topics: Iterable[str]) -> None:
@@ -77,21 +76,18 @@ class _GrouplessThread(driver.AIOKafkaConsumerThread):
         return {}
 
     async def _begin_assigning(self, topics: set[str]) -> None:
-        self._assigning = asyncio.create_task(self._assign_or_crash(topics))
-
-    async def _assign_or_crash(self, topics: set[str]) -> None:
-        try:
-            await self._assign(topics)
-        except Exception as error:  # noqa: BLE001  (the monitor ends and is restarted)
-            await self.crash(error)
+        self._assigning = asyncio.create_task(self._assign(topics))
 
     async def _assign(self, topics: set[str]) -> None:
-        consumer = self._ensure_consumer()
-        while topics - {one.topic for one in consumer.assignment()}:  # noqa: ASYNC110  (aiokafka has no event for it)
-            await asyncio.sleep(ASSIGNMENT_CHECK_SECONDS)
-        self.app.on_rebalance_start()
-        await self.on_partitions_revoked(set())
-        await self.on_partitions_assigned({TP(one.topic, one.partition) for one in consumer.assignment()})
+        try:
+            consumer = self._ensure_consumer()
+            while topics - {one.topic for one in consumer.assignment()}:  # noqa: ASYNC110  (aiokafka has no event for it)
+                await asyncio.sleep(ASSIGNMENT_CHECK_SECONDS)
+            self.app.on_rebalance_start()
+            await self.on_partitions_revoked(set())
+            await self.on_partitions_assigned({TP(one.topic, one.partition) for one in consumer.assignment()})
+        except Exception as error:  # noqa: BLE001  (the monitor ends and is restarted)
+            await self.crash(error)
 
 
 class _GrouplessConsumer(driver.Consumer):

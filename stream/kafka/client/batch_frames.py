@@ -55,25 +55,14 @@ class RecordPosition(NamedTuple):
     size: int = 0
 
 
-def parse_records(batch: memoryview, next_offset: int) -> Iterator[ReadRecord]:
-    """Parses the records of an uncompressed batch, starting at offset ``next_offset``.
-
-    The value of a record is an `UnreadableValue` if a header name is not UTF-8, or if there are more than
-    `MAX_HEADERS` headers; only the first `MAX_HEADERS` headers are kept. BrokenBatchError if the next bytes are
-    not a valid record.
-    """
-    return (
-        record
-        for record, _ in parse_records_from(RecordPosition(), batch, bytes(batch[HEADER_BYTES:]), next_offset)
-    )
-
-
-def parse_records_from(
+def parse_records(
     start: RecordPosition, batch: memoryview, data: Bytes, next_offset: int, max_bytes: int = sys.maxsize
 ) -> Iterator[tuple[ReadRecord, RecordPosition]]:
-    """Parses like `parse_records`, but from ``start`` in ``data``; yields each record and its end position.
+    """Parses the uncompressed ``data`` of a batch from ``start`` on; yields each record and its end position.
 
-    A record of more than ``max_bytes`` bytes has an empty `UnreadableValue` as its value.
+    Records before offset ``next_offset`` are skipped. The value of a record is an `UnreadableValue` if the record
+    has more than ``max_bytes`` bytes or `MAX_HEADERS` headers, or if a header name is not UTF-8; only the first
+    `MAX_HEADERS` headers are kept. BrokenBatchError if the next bytes are not a valid record.
     """
     base = int.from_bytes(batch[:8], "big")
     first_timestamp = int.from_bytes(batch[FIRST_TIMESTAMP], "big", signed=True)

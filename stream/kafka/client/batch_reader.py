@@ -31,7 +31,6 @@ from stream.kafka.client.batch_frames import (
     ReadRecord,
     RecordPosition,
     parse_records,
-    parse_records_from,
 )
 from stream.kafka.client.client_patches import fetcher
 from stream.processing.dead_letters import (
@@ -219,7 +218,7 @@ class BoundedBatch:
             except _UNREADABLE:
                 pass  # The parser below finds out which record is broken.
         try:
-            for record in parse_records(plain, last_offset + 1):
+            for record, _ in parse_records(RecordPosition(), plain, bytes(plain[HEADER_BYTES:]), last_offset + 1):
                 last_offset = record.offset
                 yield record
         except BrokenBatchError:
@@ -232,7 +231,7 @@ class BoundedBatch:
             if (plain := self._decompress_for_turn()) is None:
                 yield self._build_unread(OVERSIZED_BATCH)
                 return
-            rest = parse_records_from(place, self._raw, plain, last_offset + 1, MAX_RECORD_BYTES)
+            rest = parse_records(place, self._raw, plain, last_offset + 1, MAX_RECORD_BYTES)
             turn: list[ReadRecord] = []
             returned_bytes = 0
             try:

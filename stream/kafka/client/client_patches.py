@@ -217,13 +217,9 @@ async def fail_pending_batches(producer: Any, seconds: float) -> None:
         batch.failure(KafkaTimeoutError())
 
 
-def set_read_committed(consumer: Any) -> None:
-    """Makes another library's consumer read only committed records; call it before the consumer starts."""
+def read_committed_without_group(consumer: Any) -> None:
+    """Makes a consumer that has not started read the committed records of all partitions, without a group."""
     consumer._isolation_level = "read_committed"  # noqa: SLF001
-
-
-def read_without_group(consumer: Any) -> None:
-    """Makes another library's consumer read all partitions without a group; call it before the consumer starts."""
     consumer._group_id = None  # noqa: SLF001
 
 

@@ -232,7 +232,7 @@ _Part = tuple[Spans, Spans] | list[Message]
 
 
 class FramedBatch:
-    """An encoded batch with the interface of aiokafka's ``BatchBuilder``."""
+    """An encoded batch, with the methods of aiokafka's ``BatchBuilder`` that a producer calls."""
 
     def __init__(self, writer: RecordWriter, timestamp: int) -> None:
         self._batch = writer.batch()
@@ -240,16 +240,6 @@ class FramedBatch:
         self._timestamp = timestamp
         self._producer = (-1, -1, 0)
         self._is_built = False
-
-    def append(self, **_: Any) -> None:
-        """Accept no record, because the batch is complete."""
-
-    def close(self) -> None:
-        """Do nothing, because the batch is complete."""
-
-    def closed(self) -> bool:
-        """Return True, because the batch is complete."""
-        return True
 
     def size(self) -> int:
         """Return the length in bytes."""
