@@ -71,11 +71,12 @@ def test_count_of_people_has_the_noise_of_one_row() -> None:
     assert wide > 9 * rows
 
 
-def test_stream_of_people_alone_is_planned_for_one_row() -> None:
-    """It refuses all other questions."""
+@pytest.mark.parametrize("kind", ["above_threshold", "numeric_sparse"])
+def test_stream_of_people_alone_is_planned_for_one_row(kind: str) -> None:
+    """It refuses all other questions; a stream for rows answers people too, with its noise for rows."""
     made = driver(contribution=10)
     for number, fields in enumerate(({}, {"people": True})):
-        opened(made, {"kind": "above_threshold", "threshold": 0.0, **fields}, f"s{number}", 1.0)
+        opened(made, {"kind": kind, "threshold": 0.0, **fields}, f"s{number}", 1.0)
     first, second = (made.grant("visits", f"s{number}").calibration for number in range(2))
     assert (first.sensitivity_steps, second.sensitivity_steps) == (10, 1)
     assert second.alpha < first.alpha / 5
@@ -83,7 +84,7 @@ def test_stream_of_people_alone_is_planned_for_one_row() -> None:
     assert refused.outcome == "rejected"
     assert "only counts of people" in (refused.reason or "")
     for name in ("s0", "s1"):
-        assert made.ask(name, people=True).outcome in {"above", "below"}
+        assert made.ask(name, people=True, min_rows=2).outcome in {"above", "below"}
     with pytest.raises(Invalid, match="leave out sums, or people"):
         opened(made, {"kind": "noisy_max", "people": True, "sums": ["sex"]}, "s2")
 
