@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from sotto import Driver
 from stream.cli.app import app
-from stream.cli.manage import answer_commands, budget_commands, event_commands, ledger_commands, stream_commands
+from stream.cli.manage import budget_commands, event_commands, ledger_commands, stream_commands
 from stream.kafka.topic_creation import LiveTopicReport
 from stream.settings import Settings
 from tests.preloaded import PROGRAM_SECONDS, command
@@ -60,7 +60,7 @@ class Connected:
 
 def connect_commands(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
     """Let a driver carry out the calls of commands, in place of a client of Kafka."""
-    for module in (answer_commands, budget_commands, event_commands, ledger_commands, stream_commands):
+    for module in (budget_commands, event_commands, ledger_commands, stream_commands):
         monkeypatch.setattr(module, "Client", lambda: nullcontext(driver))
     set_live_topic_report(monkeypatch, LiveTopicReport())
 

@@ -181,7 +181,7 @@ COMMANDS: Final = {
         "stream.cli.manage.shell_command:shell",
         "Answer SELECTs interactively, each with its price before it is asked.",
     ),
-    "answers": LazyCommand("stream.cli.manage.query_commands:answers", "Print committed answers as they arrive."),
+    "answers": LazyCommand("stream.cli.manage.answer_commands:answers", "Print committed answers as they arrive."),
     "watch": LazyCommand("stream.cli.manage.answer_commands:watch", "Show the alerts of streams as they arrive."),
     "top": LazyCommand(
         "stream.cli.top_command:top",
@@ -196,7 +196,7 @@ COMMANDS: Final = {
         "Run a stream on a public or generated table before it is opened: errors and charges beside the promise.",
     ),
     "estimate": LazyCommand(
-        "stream.cli.manage.answer_commands:estimate",
+        "stream.cli.manage.stream_commands:estimate",
         "Estimate the share of each category on a stream of randomized response, with its interval.",
     ),
     "audit": LazyCommand(

@@ -1,4 +1,4 @@
-"""``sotto estimate`` and ``sotto watch``: evaluate and follow published answers.
+"""``sotto answers`` prints answers as they arrive, and ``sotto watch`` alerts.
 
 ``watch`` also warns about refused events of live topics, if the principal may read dead letters.
 """
@@ -18,32 +18,17 @@ from typing import Annotated, Any, Final
 import typer
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
-from pydantic import TypeAdapter
 from rich.cells import cell_len
 from rich.text import Text
 
-from schemas import Answer, EventsSource, GrantRecord, answer_codec, registered_name
-from schemas.wire import MalformedEventError
-from stream.cli.manage.query_commands import answer_document
-from stream.cli.output import (
-    AsJson,
-    CommandError,
-    console,
-    escape_text,
-    numbered_lines,
-    parse_document,
-    say_progress,
-    show_json,
-    show_table,
-)
-from stream.client.answer_history import AnswerLog
+from schemas import EventsSource, GrantRecord, registered_name
+from stream.cli.manage.query_commands import answer_document, show_answer, warn_of_unknown_stream
+from stream.cli.output import CommandError, console, escape_text, print_warnings, say, say_progress, show_json
 from stream.client.async_client import AsyncClient
-from stream.client.blocking_client import Client
 from stream.engine.restore import create_reader, require_visible, select_readable
 from stream.errors import SottoError, describe_end_remedy
-from stream.formatting import did_you_mean
+from stream.formatting import describe_promise_bound, describe_source_bound, did_you_mean
 from stream.kafka.broker_addresses import local_settings
-from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
 from stream.processing.dead_letters import (
     RECENT_SECONDS,
     RefusedShare,
@@ -53,7 +38,6 @@ from stream.processing.dead_letters import (
 )
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import Topics
-from stream.questions import Result
 from stream.questions.alert_states import (
     Notice,
     estimate_text,
@@ -63,78 +47,48 @@ from stream.questions.alert_states import (
     window_text,
 )
 from stream.questions.answer_warnings import describe_reasons
+from stream.questions.clamped_values import describe_clamping
+
+JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 
-def estimate(
-    source: Annotated[str, typer.Argument(help="The stream's source.")],
-    stream: Annotated[str, typer.Argument(help="The stream.")],
-    answers: Annotated[
-        str | None,
-        typer.Option(help="Answers as JSON lines: a file, or - for standard input. Read from Kafka if omitted."),
-    ] = None,
-    grant: Annotated[
-        str | None,
-        typer.Option(
-            help="The output of 'sotto stream show SOURCE STREAM --json'. Read from the ledger if omitted."
-        ),
-    ] = None,
-    beta: Annotated[
-        float | None,
-        typer.Option(
-            help="Probability that an interval does not contain its true share; the stream's if omitted."
-        ),
-    ] = None,
-    as_json: AsJson = False,
+def answers(
+    from_beginning: Annotated[bool, typer.Option(help="Start with the oldest answer kept.")] = False,
+    limit: Annotated[int, typer.Option(help="Stop after N answers (0: never).", min=0)] = 0,
+    stream: Annotated[str | None, typer.Option(help="Only this stream's answers.")] = None,
+    as_json: JsonLines = False,
 ) -> None:
-    """Estimate the share of each category on a stream of randomized response, with its interval."""
-    if grant is None:
-        with Client() as client:
-            record = client.grant(source, stream)
-    else:
-        record = parse_document(TypeAdapter(GrantRecord), grant)
-        if (record.spec.source, record.spec.stream) != (source, stream):
-            raise CommandError(f"grant: belongs to stream '{record.spec.stream}'; give the grant of '{stream}'")
+    """Print committed answers as they arrive."""
+    asyncio.run(_follow_answers(from_beginning=from_beginning, limit=limit, stream=stream, as_json=as_json))
+
+
+async def _follow_answers(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
+    shown, described = 0, set[str]()
+    async with AsyncClient() as client:
+        if stream is not None:
+            print_warnings(await warn_of_unknown_stream(client, stream))
+        async for answer in client.answers(from_beginning=from_beginning):
+            if stream is not None and answer.stream != stream:
+                continue
+            if answer.window is not None and answer.stream not in described and not as_json:
+                described.add(answer.stream)
+                if text := await _describe_bounds(client, answer.stream):
+                    say(f"{answer.stream}: {text}")
+            show_answer(answer, as_json=as_json)
+            shown += 1
+            if shown == limit:
+                return
+
+
+async def _describe_bounds(client: AsyncClient, stream: str) -> str:
+    """Describe the contribution bound and clamped values of a stream; empty if the ledger may not be read."""
     try:
-        if answers is None:
-            found = estimate_stream_shares(record, asyncio.run(_read_answers(stream)), beta)
-        else:
-            with numbered_lines(answers) as lines:
-                found = estimate_stream_shares(record, _decode_answers(answers, lines), beta)
-    except ShareEstimateError as error:
-        raise CommandError(str(error)) from None
-    if as_json:
-        show_json(asdict(found))
-        return
-    show_table(
-        f"{stream}: {found.events} answers; every interval holds with probability {1 - found.beta:g}",
-        ["category", "answers", "share", "interval", "deviation"],
-        [
-            [
-                share.category,
-                str(share.answers),
-                f"{share.estimate:.4f}",
-                f"{share.low:.4f} to {share.high:.4f}",
-                f"{share.deviation:.4f}",
-            ]
-            for share in found.shares
-        ],
-    )
-
-
-def _decode_answers(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Answer]:
-    for number, (_, line) in enumerate(lines, 1):
-        try:
-            yield answer_codec.decode(line)
-        except MalformedEventError as error:
-            raise CommandError(
-                f"--answers: {file}, answer {number}: {str(error).removeprefix('event: ')}"
-            ) from None
-
-
-async def _read_answers(stream: str) -> list[Result]:
-    settings = local_settings()
-    async with AsyncClient(settings) as client:
-        return await AnswerLog(settings, client.topics).read_all(stream)
+        source = (await client.budget(await client.source_of(stream))).source
+        spec = (await client.grant(source.source, stream)).spec
+    except SottoError:
+        return ""
+    bound_text = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
+    return "; ".join(filter(None, (bound_text, *describe_clamping(spec, source))))
 
 
 _OUTCOME_SIGNS: Final = {
@@ -155,19 +109,19 @@ def watch(
     show_all: Annotated[bool, typer.Option("--all", help="Show quiet windows and other answers as well.")] = False,
     from_beginning: Annotated[bool, typer.Option(help="Start with the oldest alert kept.")] = False,
     limit: Annotated[int, typer.Option(help="Stop after N lines (0: never).", min=0)] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Show the alerts of streams as they arrive.
 
-    A line has the time, stream, window (in UTC), group, the estimate with ± or its 95 % interval, and the
-    number of alerts left. A stream with periods is followed across them. The end of a stream is shown too, and refused events of live
-    topics if the principal may read dead letters. Stop with Ctrl-C.
+    A line has the time, stream, window (in UTC), group, the estimate with ± or its 95 % interval, and the number of
+    alerts left. A stream with periods is followed across all of them. The end of a stream is shown too, and so are
+    refused events of live topics if the principal may read dead letters. Stop with Ctrl-C.
     """
     if any(not name for name in streams or ()):
         raise CommandError("give a stream's name, or * for all")
     try:
         asyncio.run(
-            _follow(
+            _print_notices(
                 tuple(streams or ()),
                 source,
                 limit,
@@ -180,7 +134,7 @@ def watch(
         raise typer.Exit(130) from None
 
 
-async def _follow(
+async def _print_notices(
     streams: tuple[str, ...],
     source: str | None,
     limit: int,
@@ -335,17 +289,18 @@ class RefusalWarnings:
 
     def is_due(self, now: float) -> bool:
         """Return True if a topic has dead letters that no recent warning reported."""
-        return any(now - self._warned.get(one, 0.0) >= WARNING_SECONDS for one in self._unreported)
+        return bool(self._due_topics(now))
+
+    def _due_topics(self, now: float) -> list[str]:
+        return sorted(one for one in self._unreported if now - self._warned.get(one, 0.0) >= WARNING_SECONDS)
 
     def take_due(self, sources: Mapping[str, str], now: float) -> list[tuple[str, RefusedShare]]:
         """Return the due warnings: sources and their refused shares; topics that ``sources`` lacks are left out."""
-        due = [one for one in sorted(self._unreported) if now - self._warned.get(one, 0.0) >= WARNING_SECONDS]
         found = []
-        for topic in due:
+        for topic in self._due_topics(now):
             self._unreported.discard(topic)
-            if (source := sources.get(topic)) is not None and (
-                share := self._topics[topic].share(now)
-            ) is not None:
+            source, share = sources.get(topic), self._topics[topic].share(now)
+            if source is not None and share is not None:
                 self._warned[topic] = now
                 found.append((source, share))
         return found
@@ -356,11 +311,8 @@ async def watched_topics(client: AsyncClient, patterns: tuple[str, ...], source:
     names: set[str] | None = None
     if patterns:
         streams = [one.spec for one in await client.list_streams(source)]
-        names = {
-            registered_name(one.source)
-            for one in streams
-            if matches_patterns(registered_name(one.stream), patterns)
-        }
+        watched = [one for one in streams if matches_patterns(registered_name(one.stream), patterns)]
+        names = {registered_name(one.source) for one in watched}
     elif source is not None:
         names = {source}
     declared = [one.source for one in await client.list_sources()]

@@ -1,4 +1,4 @@
-"""``sotto ask`` sends one question; ``sotto answers`` prints answers as they arrive."""
+"""``sotto ask`` sends one question, prints its answer, and warns of likely mistakes in the question."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import uuid
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from itertools import repeat
@@ -17,30 +17,16 @@ import typer
 from pydantic import ValidationError
 
 from schemas import Answer, EventsSource, Query, RandomizedResponse, Source, TableSource
-from schemas.queries import STATISTICS
+from schemas.queries import QUESTION_FIELDS, STATISTICS
 from schemas.wire import describe, read_json
-from stream.cli.output import CommandError, print_warnings, read_document, say, show_json, show_table
+from stream.cli.output import AsJson, CommandError, print_warnings, read_document, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import SottoError, Timeout, Unknown, describe_reason
-from stream.formatting import (
-    describe_promise_bound,
-    describe_source_bound,
-    did_you_mean,
-    format_count,
-    format_error_bound,
-    format_estimate,
-    format_interval,
-)
+from stream.formatting import did_you_mean, format_count, format_error_bound, format_estimate, format_interval
 from stream.privacy.composition.costs import last_promised_answer
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
-from stream.questions.clamped_values import describe_clamping
-from stream.questions.result_text import (
-    format_numbers,
-    format_text_interval,
-    format_typical_error,
-    format_window,
-)
+from stream.questions.result_text import format_numbers, format_text_interval, format_typical_error, format_window
 from stream.questions.results import Group
 
 
@@ -57,45 +43,23 @@ class ExitStatus(IntEnum):
 MaxPrice = Annotated[
     str | None,
     typer.Option(
-        help="Highest price of an answer: an ε, as 0.1, or a share of the stream's grant, as 10% (with --alpha 10% if omitted). "
+        help="Highest price of an answer: an ε, as 0.1, or a share of the stream's grant, as 10%; if omitted, 10% with --alpha. "
         "A question that may cost more is rejected without charge."
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the highest possible price and charge nothing.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one answer a line.")]
 
-_OPTION_OF_FIELD: Final = {
-    "stream": "STREAM",
-    "group_by": "--group-by",
-    "max_price": "--max-price",
-    "min_rows": "--min-rows",
-    "person_sum": "--person-sum",
-    **{
-        name: f"--{name}"
-        for name in (
-            *("value", "where", "sum", "mean", "fraction", "category", "threshold", "alpha"),
-            *("rate", "people", "bound", "top"),
-            *("quantile", "q", "iqr", "variance", "stddev"),
-        )
-    },
-}
-"""The option or argument of each field of a question."""
+_QUESTION_FIELDS: Final = {"where", "people", *(name for name, *_ in QUESTION_FIELDS)}
+"""A question needs at least one of these fields."""
 
-_QUESTION_FIELDS: Final = {
-    *("value", "where", "sum", "mean", "group_by", "category"),
-    *("rate", "people", "person_sum"),
-    *STATISTICS,
-}
-"""Fields of which a question needs at least one."""
-
-_OPTION_IT_BELONGS_TO: Final = {
+_REQUIRED_OPTIONS: Final = {
     "fraction": "--where",
     "q": "--quantile",
     "min_rows": "--people",
     "bound": "--person-sum",
     "top": "--group-by",
 }
-"""For a field that asks no question by itself, the option of the question."""
+"""For each field that asks no question by itself, the option that it belongs to."""
 
 _COMPARED_STREAMS: Final = 1_000
 """Maximum number of streams whose names are compared with an unknown name."""
@@ -125,8 +89,7 @@ def ask(
     total: Annotated[str | None, typer.Option("--sum", help="The attribute to sum over the rows.")] = None,
     mean: Annotated[str | None, typer.Option(help="The attribute to average over the rows.")] = None,
     quantile: Annotated[
-        str | None,
-        typer.Option(help="The attribute for a quantile over the rows: the median without --q."),
+        str | None, typer.Option(help="The attribute for a quantile over the rows: the median without --q.")
     ] = None,
     q: Annotated[
         list[float] | None,
@@ -174,6 +137,8 @@ def ask(
     """
     given = {
         "value": value,
+        "fraction": fraction or None,
+        "people": people or None,
         "where": where,
         "sum": total,
         "mean": mean,
@@ -194,20 +159,20 @@ def ask(
         "top": top,
     }
     fields = {name: field for name, field in given.items() if field is not None}
-    fields |= {name: True for name, given in (("fraction", fraction), ("people", people)) if given}
     document = _read_json_object(question) if question is not None else {}
     if not document and not fields.keys() & _QUESTION_FIELDS:
         raise CommandError(_describe_missing_question(fields))
     for name in fields.keys() & document.keys():
-        raise CommandError(f"{_OPTION_OF_FIELD.get(name, name)}: --question has '{name}' too; give it once")
+        raise CommandError(f"{_option_of(name)}: --question has '{name}' too; give it once")
     if document.get("stream", stream) != stream:
         raise CommandError(f"--question: has another stream than '{stream}'; name one stream")
     try:
         asked = {"id": uuid.uuid4().hex, **document, **fields, "stream": stream}
         query = Query.model_validate_json(json.dumps(asked))
     except ValidationError as error:
-        named = describe(error, lambda name: _OPTION_OF_FIELD.get(name, name) if name in fields else name, asked)
-        raise CommandError(named) from None
+        raise CommandError(
+            describe(error, lambda name: _option_of(name) if name in fields else name, asked)
+        ) from None
     try:
         answer = asyncio.run(_ask_question(query, timeout, dry_run=dry_run))
     except Timeout as error:
@@ -219,20 +184,24 @@ def ask(
         return
     if answer.outcome == "rejected":
         print_warnings(_warn_of_commas(group_by or ()))
-    _show_answer(answer, as_json=as_json)
+    show_answer(answer, as_json=as_json)
     if status := exit_status(answer):
         raise typer.Exit(status)
 
 
 def _list_warnings(answer: Result) -> tuple[str, ...]:
-    """Return the warnings of an answer or a price; a refusal says itself what to do."""
+    """Return the warnings of an answer or a price; a refusal has none, because its reason has the remedy."""
     return () if answer.outcome in {"rejected", "halted"} and not answer.is_priced else answer.warnings
+
+
+def _option_of(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
 
 
 def _describe_missing_question(fields: Iterable[str]) -> str:
     for name in fields:
-        if name in _OPTION_IT_BELONGS_TO:
-            return f"{_OPTION_OF_FIELD[name]}: belongs to {_OPTION_IT_BELONGS_TO[name]}; give both"
+        if name in _REQUIRED_OPTIONS:
+            return f"{_option_of(name)}: belongs to {_REQUIRED_OPTIONS[name]}; give both"
     return (
         "no question: give --value, --where, --sum, --mean, --quantile, --iqr, --variance, --stddev, --group-by, --rate, --people, "
         "--person-sum or --category; --question for values, candidates, terms or cells; --where TRUE counts all rows"
@@ -258,12 +227,10 @@ def exit_status(answer: Answer) -> int:
 
 def parse_max_price(given: str | None) -> float | str | None:
     """Parse ``--max-price``: an ε as a number, a percentage as text; invalid text is refused later."""
-    if given is None or given.endswith("%"):
-        return given
-    try:
-        return float(given)
-    except ValueError:
-        return given
+    if given is not None:
+        with suppress(ValueError):
+            return float(given)
+    return given
 
 
 def _show_price(answer: Result, *, as_json: bool) -> None:
@@ -275,38 +242,17 @@ def _show_price(answer: Result, *, as_json: bool) -> None:
         say(f"{answer.stream}: the answer costs at most ε {answer.price:.4g}; nothing was charged")
 
 
-def _show_answer(answer: Result, *, as_json: bool) -> None:
-    groups, marked = answer.groups, frozenset(answer.uninformative)
+def show_answer(answer: Result, *, as_json: bool) -> None:
+    """Print an answer as JSON, or as a line and, if it has groups, a table."""
     if as_json:
-        marks = {"uninformative": sorted(marked)} if marked else {}
+        marks = {"uninformative": sorted(answer.uninformative)} if answer.uninformative else {}
         warnings = {"warnings": list(lines)} if (lines := _list_warnings(answer)) else {}
         show_json({**answer_document(answer), **marks, **warnings})
         return
+    groups = answer.groups
     say(_format_answer(answer, with_estimates=groups is None))
     if groups is not None:
-        names = list(groups[0]) if groups else ["key"]
-        if answer.estimates is None:
-            _show_texts(answer, names, groups, marked)
-            return
-        cells = enumerate(zip(groups, answer.estimates, answer.intervals or repeat(None), strict=False))
-        show_table(
-            "",
-            [
-                *names,
-                _numbers_heading(answer),
-                *(["95 %"] if answer.intervals else []),
-                *([""] if marked else []),
-            ],
-            (
-                [
-                    *(str(one[name]) for name in names),
-                    format_estimate(n, answer.alpha, ends, grouped=True),
-                    *([] if ends is None else [format_interval(ends, n, grouped=True)]),
-                    *([UNINFORMATIVE_MARK if index in marked else ""] if marked else []),
-                ]
-                for index, (one, n, ends) in cells
-            ),
-        )
+        _show_groups(answer, groups)
 
 
 def answer_document(answer: Result, *, exclude_none: bool = False) -> dict[str, Any]:
@@ -322,20 +268,23 @@ def _numbers_heading(answer: Result) -> str:
     return f"{heading} ({answer.number_unit})" if answer.number_unit else heading
 
 
-def _show_texts(answer: Result, names: Sequence[str], groups: Sequence[Group], marked: Container[int]) -> None:
-    """Print groups without numbers: released texts, or a date or ordered category for each group."""
-    choices, ends = answer.choices, answer.choice_intervals
-    heads = [*names, *(["value"] if choices else []), *(["95 %"] if ends else []), *([""] if marked else [])]
-    rows = (
-        [
-            *(str(one[name]) for name in names),
-            *([choices[index]] if choices else []),
-            *([format_text_interval(ends[index])] if ends else []),
-            *([UNINFORMATIVE_MARK if index in marked else ""] if marked else []),
-        ]
-        for index, one in enumerate(groups)
-    )
-    show_table("", heads, rows)
+def _show_groups(answer: Result, groups: Sequence[Group]) -> None:
+    """Print a table of groups, each with its number or text, the interval, and a mark if it is not informative."""
+    names = list(groups[0]) if groups else ["key"]
+    columns: list[tuple[str, Iterable[str]]] = [(name, [str(group[name]) for group in groups]) for name in names]
+    if answer.estimates is not None:
+        numbers = list(zip(answer.estimates, answer.intervals or repeat(None), strict=False))
+        texts = [format_estimate(number, answer.alpha, ends, grouped=True) for number, ends in numbers]
+        columns.append((_numbers_heading(answer), texts))
+        if answer.intervals:
+            columns.append(("95 %", [format_interval(ends, n, grouped=True) for n, ends in numbers if ends]))
+    elif answer.choices:
+        columns.append(("value", answer.choices))
+    if answer.choice_intervals:
+        columns.append(("95 %", map(format_text_interval, answer.choice_intervals)))
+    if marked := answer.uninformative:
+        columns.append(("", [UNINFORMATIVE_MARK if place in marked else "" for place in range(len(groups))]))
+    show_table("", [heading for heading, _ in columns], zip(*(cells for _, cells in columns), strict=True))
 
 
 def _read_json_object(argument: str) -> dict[str, Any]:
@@ -348,34 +297,23 @@ def _read_json_object(argument: str) -> dict[str, Any]:
     return document
 
 
-def answers(
-    from_beginning: Annotated[bool, typer.Option(help="Start with the oldest answer kept.")] = False,
-    limit: Annotated[int, typer.Option(help="Stop after N answers (0: never).", min=0)] = 0,
-    stream: Annotated[str | None, typer.Option(help="Only this stream's answers.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print committed answers as they arrive."""
-    asyncio.run(_follow_answers(from_beginning=from_beginning, limit=limit, stream=stream, as_json=as_json))
-
-
 async def _ask_question(query: Query, timeout: float, *, dry_run: bool) -> Result:  # noqa: ASYNC109
     async with AsyncClient() as client:
         answer = await client.ask(query, timeout=timeout, outcomes=True, dry_run=dry_run)
         if (answer.reason or "").startswith("unknown-stream:"):
-            print_warnings(await _warn_of_unknown_stream(client, query.stream))
+            print_warnings(await warn_of_unknown_stream(client, query.stream))
         elif answer.outcome == "rejected":
             with suppress(SottoError):
                 source = (await client.budget(await client.source_of(query.stream))).source
                 print_warnings(warn_of_attributes(query, source))
-        if answer.index and (query.value is not None or query.values is not None):
+        if query.category is not None or (answer.index and (query.value is not None or query.values is not None)):
             # The client looks up the grants of tables only, because producers of values may not read the ledger.
             with suppress(SottoError):
                 grant = await client.grant(await client.source_of(query.stream), query.stream)
-                answer.with_question(query, None, last_promised_answer(grant.calibration))
-        if query.category is not None:
-            with suppress(SottoError):
-                grant = await client.grant(await client.source_of(query.stream), query.stream)
-                print_warnings(_warn_of_category(query.category, grant.spec.mechanism))
+                if query.category is not None:
+                    print_warnings(_warn_of_category(query.category, grant.spec.mechanism))
+                else:
+                    answer.with_question(query, None, last_promised_answer(grant.calibration))
         return answer
 
 
@@ -385,7 +323,7 @@ _PREDICATE_WORDS: Final = {"and", "or", "not", "in", "between", "true", "false"}
 
 
 def warn_of_attributes(query: Query, source: Source) -> Iterator[str]:
-    """Yield a warning for each name in a question that is like an attribute of the source, but is none.
+    """Yield a warning for each name in a question that is not an attribute of the source, but is like one.
 
     The published refusal quotes no name, because the question's text is private.
     """
@@ -400,7 +338,7 @@ def warn_of_attributes(query: Query, source: Source) -> Iterator[str]:
         given += [(field, quoted or bare) for quoted, bare in found if bare.casefold() not in _PREDICATE_WORDS]
     for field, name in given:
         if name and name.casefold() not in folded and (hint := did_you_mean(name, declared)):
-            yield f"{_OPTION_OF_FIELD[field]}: '{name}' is no attribute of source {source.source}{hint}"
+            yield f"{_option_of(field)}: '{name}' is no attribute of source {source.source}{hint}"
 
 
 def _warn_of_category(category: str, mechanism: object) -> list[str]:
@@ -411,7 +349,7 @@ def _warn_of_category(category: str, mechanism: object) -> list[str]:
     return [f"category: '{category}' is not declared{hint}; the answer is a declared category, chosen at random"]
 
 
-async def _warn_of_unknown_stream(client: AsyncClient, name: str) -> list[str]:
+async def warn_of_unknown_stream(client: AsyncClient, name: str) -> list[str]:
     """Warn if the ledger has no stream of a name; no warning if the ledger may not be read."""
     try:
         streams = [one.spec.stream for one in await client.list_streams(limit=_COMPARED_STREAMS)]
@@ -423,41 +361,10 @@ async def _warn_of_unknown_stream(client: AsyncClient, name: str) -> list[str]:
     return []
 
 
-async def _follow_answers(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
-    shown, described = 0, set[str]()
-    async with AsyncClient() as client:
-        if stream is not None:
-            print_warnings(await _warn_of_unknown_stream(client, stream))
-        async for answer in client.answers(from_beginning=from_beginning):
-            if stream is not None and answer.stream != stream:
-                continue
-            if answer.window is not None and answer.stream not in described and not as_json:
-                described.add(answer.stream)
-                if text := await _describe_counting(client, answer.stream):
-                    say(f"{answer.stream}: {text}")
-            _show_answer(answer, as_json=as_json)
-            shown += 1
-            if shown == limit:
-                return
-
-
-async def _describe_counting(client: AsyncClient, stream: str) -> str:
-    """Describe the contribution bound and clamped values of a stream; empty if the ledger may not be read."""
-    try:
-        source = (await client.budget(await client.source_of(stream))).source
-        spec = (await client.grant(source.source, stream)).spec
-    except SottoError:
-        return ""
-    bound_text = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
-    return "; ".join(filter(None, (bound_text, *describe_clamping(spec, source))))
-
-
 def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
     parts = [f"{answer.stream}{format_window(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
-        parts += filter(
-            None, (format_estimate(answer.estimate, answer.alpha, answer.interval), answer.number_unit)
-        )
+        parts += [format_estimate(answer.estimate, answer.alpha, answer.interval), answer.number_unit]
     if answer.estimates is not None and with_estimates:
         parts.append(", ".join(format_numbers(answer, with_intervals=True)))
     if answer.choice is not None:
@@ -467,9 +374,9 @@ def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
     ends = answer.choice_intervals if answer.choice is not None else None
     # The unit of alpha depends on the question. If the question is unknown, the intervals replace alpha.
     intervals = answer.interval or answer.intervals or answer.choice_intervals
-    is_clear = answer.query is not None or intervals is None
+    alpha = answer.alpha if answer.query is not None or intervals is None else None
     facts = [
-        f"±{format_error_bound(answer.alpha)}{answer.alpha_unit}" if is_clear and answer.alpha is not None else "",
+        "" if alpha is None else f"±{format_error_bound(alpha)}{answer.alpha_unit}",
         "" if answer.interval is None else f"95 %: {format_interval(answer.interval, answer.estimate)}",
         "" if ends is None else f"95 %: {format_text_interval(ends[0])}",
         format_typical_error(answer),
@@ -479,7 +386,7 @@ def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
     ]
     if any(facts):
         parts.append(f"({', '.join(filter(None, facts))})")
-    line = " ".join(parts)
+    line = " ".join(filter(None, parts))
     if answer.price is not None and answer.outcome != "rejected":
         line += f" for ε {answer.price:.4g}" if answer.price else " for nothing"
     if answer.reason:

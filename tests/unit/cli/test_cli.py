@@ -22,8 +22,8 @@ from stream.cli.manage import query_commands, shell_command
 from stream.cli.manage.query_commands import (
     ExitStatus,
     _list_warnings,
-    _show_answer,
     exit_status,
+    show_answer,
     warn_of_attributes,
 )
 from stream.cli.output import show_table
@@ -145,12 +145,12 @@ WRITTEN_OUT = "a\\x1b[2J\\x1b]0;title\\x07\\x9b31m\\u202eb\\n[red]c"
 
 def test_topic_content_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     answer = Result(id=HOSTILE, stream=HOSTILE, outcome="rejected", reason=HOSTILE, choice=HOSTILE)
-    _show_answer(answer, as_json=False)
+    show_answer(answer, as_json=False)
     show_table(HOSTILE, ["column"], [[HOSTILE]])
     said = "".join(capsys.readouterr().out.split("\n"))
     assert said.replace("\n", "").isprintable()
     assert WRITTEN_OUT in said
-    _show_answer(answer, as_json=True)
+    show_answer(answer, as_json=True)
     line = capsys.readouterr().out
     assert line.removesuffix("\n").isprintable()
     assert json.loads(line) == answer.model_dump(mode="json")
@@ -187,8 +187,8 @@ def test_answer_names_the_unit_of_an_iqr_and_why_top_has_no_intervals(capsys: py
     made = installation(spec, sources=[about], rows=rows)
     spread = made.ask("s", iqr="day")
     assert (spread.number_unit, spread.alpha_unit) == ("days", " rows of rank")
-    _show_answer(spread, as_json=False)
-    _show_answer(made.ask("s", iqr="day", group_by=["ward"]), as_json=False)
+    show_answer(spread, as_json=False)
+    show_answer(made.ask("s", iqr="day", group_by=["ward"]), as_json=False)
     shown = capsys.readouterr().out
     assert re.search(r"answer [0-9]+ days \(±", shown)
     assert "iqr (days)" in shown

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from stream.cli import output
-from stream.cli.manage.query_commands import _show_answer
+from stream.cli.manage.query_commands import show_answer
 from stream.cli.output import show_table
 from stream.questions import Result
 
@@ -25,8 +25,8 @@ class Terminal(io.StringIO):
 def test_record_is_one_line_in_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     numbers = tuple(range(10_000))
-    _show_answer(Result(id="q" * 60, stream="s", outcome="rejected", reason=REASON), as_json=False)
-    _show_answer(Result(id="q", stream="s", outcome="answer", index=0, estimates=numbers), as_json=False)
+    show_answer(Result(id="q" * 60, stream="s", outcome="rejected", reason=REASON), as_json=False)
+    show_answer(Result(id="q", stream="s", outcome="answer", index=0, estimates=numbers), as_json=False)
     rejected, answered = capsys.readouterr().out.splitlines()
     assert rejected.endswith(f"rejected: {REASON}")
     assert answered.endswith("9998, 9999")

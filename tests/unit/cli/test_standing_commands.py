@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sotto import Driver, Invalid, Refused, Result
 from stream.cli.app import app
-from stream.cli.manage import query_commands
+from stream.cli.manage import answer_commands
 from stream.cli.manage.query_commands import _format_answer
 from stream.formatting import format_error_bound
 from stream.kafka.topic_creation import LiveTopicReport
@@ -169,7 +169,7 @@ def test_answers_name_the_contribution_bound_once_a_stream(
             for result in results:
                 yield result
 
-    monkeypatch.setattr(query_commands, "AsyncClient", lambda: Following(driver))
+    monkeypatch.setattr(answer_commands, "AsyncClient", lambda: Following(driver))
     said = run_connected("answers", "--limit", "3")
     bound = "of each 'tailnum' at most 2 events count in a window"
     assert said.count(f"numbers: {bound}\n") == 1
