@@ -75,7 +75,7 @@ class MonitorTables:
     """The monitor's state from all topics that it reads, except the answers."""
 
     def __init__(self, topics: Topics) -> None:
-        self._topics = topics
+        self.topics = topics
         self.sources: dict[str, SourceEntry] = {}
         self.streams: dict[str, StreamEntry] = {}
         self.source_periods = PeriodsByName()
@@ -286,7 +286,7 @@ class MonitorTables:
             return
         self._count_stream(entry, -1)
         self._merge_totals(entry, totals, time)
-        if record.topic == self._topics.status:
+        if record.topic == self.topics.status:
             entry.refused = totals.refused
             if totals.refused is not None:
                 self._streams_lacking_input[record.partition].add(entry.name)
@@ -351,7 +351,7 @@ class MonitorTables:
         self.rejected[code] += 1
         self.last_rejected[code] = max(time, self.last_rejected.get(code, time))
         self.recent_rejected[code].append((time, letter))
-        if letter.topic == self._topics.queries:
+        if letter.topic == self.topics.queries:
             self._note_question(letter.partition, letter.offset, "")
         self.changes["rejected"] += 1
 

@@ -32,6 +32,7 @@ from schemas import (
 )
 from schemas.base import ByKind
 from schemas.wire import MalformedEventError
+from stream.budget.standing_streams import require_foreign_topic
 from stream.diagnostics import get_logger, span
 from stream.errors import Refused
 from stream.formatting import warn_about_repetition, warn_about_shared_data
@@ -320,6 +321,7 @@ def _source(monitor: Monitor, call: ApiCall) -> SourceDetail:
 def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
     try:
         found = build_declaration(call.body)
+        require_foreign_topic(call.body, monitor.tables.topics)
         if isinstance(call.body, TableSource):
             require_valid_view(call.body)
     except (Refused, DataError) as error:

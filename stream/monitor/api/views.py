@@ -379,7 +379,7 @@ def build_stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -
         position=None if position is None else Position(**msgspec.structs.asdict(position)),
         timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
         standing=None if declared is None else describe_standing_query(record.spec, declared),
-        first_answer=describe_first_answer(standing, declared, now)
+        first_answer=f"{describe_first_answer(standing, declared, now)}; the monitor does not check the topic: if no answer comes, /readyz of the feeds has the reason"
         if standing is not None and isinstance(declared, EventsSource) and not entry.answered
         else None,
         missed_events=describe_missed_events(standing, declared, entry.opened)

@@ -40,6 +40,8 @@ async def test_declaration_warns_of_another_budget_of_the_same_topic() -> None:
         same = await post(client, "/api/declarations", flights(source="again"), VIEWER)
         other = await post(client, "/api/declarations", flights(source="again", topic="elsewhere"), VIEWER)
         repeated = await post(client, "/api/declarations", flights(), VIEWER)
+        own = await post(client, "/api/declarations", flights(topic="sotto.answers"), VIEWER, status=409)
+    assert own["message"].startswith("topic: 'sotto.answers' belongs to Sotto itself")
     assert any("topic: again has the same data as 'flights'" in one for one in same["remarks"])
     assert not any("same data" in one or "registered before" in one for one in other["remarks"])
     assert "source: 'flights' was registered before, so nothing changes" in repeated["remarks"]
@@ -66,6 +68,7 @@ async def test_standing_stream_is_planned_with_windows_and_shown_with_query() ->
     assert detail["first_answer"] == (
         "first answer: 1970-01-12T15:10:00Z by the broker's timestamps, at most 5s later if a partition is silent; "
         "the first window, from 1970-01-12T14:00:00Z, ends 1970-01-12T15:00:00Z plus the lateness 10m"
+        "; the monitor does not check the topic: if no answer comes, /readyz of the feeds has the reason"
     )
     assert detail["spec"]["standing"]["by"] == ["origin"]
 
