@@ -218,8 +218,12 @@ def parse_document(kind: TypeAdapter[Parsed], argument: str) -> Parsed:
 
 
 def read_document(argument: str) -> str:
-    """Return a document's text; raise CommandError if a field is given twice."""
+    """Return a document's text; raise CommandError if it is not JSON, or if a field is given twice."""
     document = _read_text(argument)
+    if not document.lstrip().startswith(("{", "[")):
+        raise CommandError(
+            f"{document_name(argument)}: is not JSON; give a JSON object (a source names its table in 'path')"
+        )
     if fault := shape_fault(document):
         raise CommandError(f"{document_name(argument)}: {fault}")
     try:

@@ -51,6 +51,17 @@ def test_document_nested_too_deeply_is_named(tmp_path: Path, monkeypatch: pytest
         read_document('{"a":' + DEEP)
 
 
+def test_table_in_the_place_of_its_declaration_is_named(tmp_path: Path) -> None:
+    """Its times are not counted as fields."""
+    file = tmp_path / "visits.csv"
+    file.write_text("at,ward\n" + "12:30:00,A\n" * 8_000)
+    refused = run_sotto("source", "check", str(file))
+    assert (
+        refused.stderr.strip()
+        == f"error: {file}: is not JSON; give a JSON object (a source names its table in 'path')"
+    )
+
+
 @pytest.mark.parametrize("blank", ["", " ", "\n"])
 def test_blank_document_or_list_is_refused(blank: str) -> None:
     with pytest.raises(CommandError, match=r"^document: is empty; give inline JSON, a file, or - for"):
