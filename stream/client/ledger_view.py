@@ -12,7 +12,17 @@ from typing import Any, Final, TypeVar
 import msgspec
 from pydantic import BaseModel
 
-from schemas import AllotmentRecord, GrantRecord, PopulationRecord, SourceRecord, ledger_codec, registered_name
+from schemas import (
+    AllotmentRecord,
+    GrantRecord,
+    PopulationRecord,
+    RegisterSource,
+    SourceRecord,
+    WaitingRequest,
+    ledger_codec,
+    registered_name,
+    request_codec,
+)
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.errors import Invalid, Unknown, Unreachable
 from stream.formatting import MAX_COMPARED_NAMES, did_you_mean
@@ -37,7 +47,7 @@ _FIRST_OF_GROUPS: Final = (
 )
 MANY_ANSWERS: Final = 256
 """Maximum number of questions of a statement; a stream with this many charged answers left can answer it."""
-_KINDS: Final = (b"source|", b"grant|", b"population|", b"allotment|")
+_KINDS: Final = (b"source|", b"grant|", b"population|", b"allotment|", b"waiting|")
 """Prefixes of the keys that a view keeps: all keys of the ledger except receipts and progress."""
 _AFTER: Final = b"}"
 """The byte after the separator ``|``. All keys of a prefix sort before the prefix that ends in this byte."""
@@ -153,6 +163,12 @@ class LedgerView:
 
     def _require_source(self, name: str) -> None:
         if not self._read("SELECT 1 FROM record WHERE key = ?", f"source|{name}".encode()):
+            for waiting in self._decode_all(WaitingRequest, *_prefix_condition(b"waiting|")):
+                request = decode_record(request_codec, waiting.value.encode())
+                if isinstance(request, RegisterSource) and request.source.source == name:
+                    raise Unknown(
+                        f"source '{name}' is not registered yet: its registration waits until its table is read"
+                    )
             hint = did_you_mean(name, self._names(b"source|")) or "; register it with 'sotto source add'"
             raise Unknown(f"source '{name}' is not registered{hint}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
+from schemas import WaitingRequest, ledger_codec
 from stream.client import ledger_reader, ledger_view
 from stream.client.ledger_reader import FollowedLedger, OpeningReader
 from stream.client.ledger_view import LedgerView
@@ -372,6 +374,23 @@ def test_statement_reads_one_of_the_streams_that_cost_the_same() -> None:
         read = parse_statement(statement)
         chosen = choose_stream(read, sources, view.grants("people", None, None)).target.grant
         assert choose_stream(read, sources, grants).target.grant == chosen
+
+
+def test_source_whose_registration_waits_is_named_as_waiting(ledger: Ledger) -> None:
+    """The advice to register it would send a second request. The decision deletes the record."""
+    request = {"kind": "register", "request": "later", "source": {**DOCUMENT, "source": "later"}}
+    waiting = WaitingRequest(number=0, value=json.dumps(request))
+    kept = ledger.records[0]._replace(key=b"waiting|0|later", value=ledger_codec.encode(waiting))
+    view = LedgerView()
+    view.add([*ledger.records, kept])
+    with pytest.raises(
+        Unknown, match="'later' is not registered yet: its registration waits until its table is read"
+    ):
+        view.source("later")
+    view.add([kept._replace(value=None)])
+    for name in ("later", "elsewhere"):
+        with pytest.raises(Unknown, match="is not registered; register it with 'sotto source add'"):
+            view.source(name)
 
 
 def test_view_reports_full_disk_and_keeps_its_records(ledger: Ledger) -> None:
