@@ -42,12 +42,12 @@ def test_document_that_is_no_text_is_named(data: bytes, tmp_path: Path, monkeypa
 def test_document_nested_too_deeply_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "stream.json"
     file.write_text(DEEP)
-    with pytest.raises(CommandError, match=rf"^{file}: \d+ objects and lists; give at most 8192"):
+    with pytest.raises(CommandError, match=rf"^{file}: \d+ objects and lists; give at most 9216"):
         read_document(str(file))
     set_standard_input(monkeypatch, DEEP.encode())
-    with pytest.raises(CommandError, match=r"^standard input: \d+ objects and lists; give at most 8192"):
+    with pytest.raises(CommandError, match=r"^standard input: \d+ objects and lists; give at most 9216"):
         read_document("-")
-    with pytest.raises(CommandError, match=r"^document: \d+ objects and lists; give at most 8192"):
+    with pytest.raises(CommandError, match=r"^document: \d+ objects and lists; give at most 9216"):
         read_document('{"a":' + DEEP)
 
 

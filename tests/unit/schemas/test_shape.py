@@ -85,8 +85,10 @@ def test_codec_stops_at_first_wrong_value_of_a_domain(domain: dict[str, Any]) ->
 
 
 def test_codec_takes_a_definition_with_most_attributes() -> None:
-    """A definition with 1,024 attributes, each with all fields, is within the bounds."""
-    domain = {"kind": "integers", "minimum": 0, "maximum": 9, "outside": "reject"}
-    table = source("a", "table", attributes={f"attribute-{number}": domain for number in range(1024)})
+    """A definition with 1,024 timestamps, each with all fields and a column, is within the bounds."""
+    days = {"minimum": "2024-01-01", "maximum": "2024-12-31", "zone": "Europe/Berlin", "outside": "reject"}
+    names = [f"attribute-{number}" for number in range(1024)]
+    attributes = {name: {"kind": "timestamp", "granularity": "day", **days} for name in names}
+    table = source("a", "table", attributes=attributes, columns={name: f"{name} at" for name in names})
     request = {"kind": "register", "request": "a", "source": table}
     assert len(REQUESTS.decode(json.dumps(request).encode()).source.attributes) == 1024

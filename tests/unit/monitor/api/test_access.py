@@ -143,9 +143,9 @@ async def test_body_with_too_many_or_too_deep_fields_is_refused_unread(path: str
         many = await post(client, path, {f"k{number}": 1 for number in range(30_000)}, status=400)
         deep = await post(client, path, b'{"a":' * 10_000 + b"1" + b"}" * 10_000, status=400)
         wrong = await post(client, path, {f"k{number}": {} for number in range(4000)}, status=400)
-    assert many["message"] == "body: 30000 fields; give at most 8192"
+    assert many["message"] == "body: 30000 fields; give at most 9216"
     assert many["code"] == "malformed"
-    assert deep["message"] == "body: 10000 fields; give at most 8192"
+    assert deep["message"] == "body: 10000 fields; give at most 9216"
     assert re.match(r"body: (1 field is|\d+ fields are) wrong; ", wrong["message"])
     assert len(wrong["fields"]) <= 10
     assert installation.requested == []
