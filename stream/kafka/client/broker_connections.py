@@ -7,6 +7,7 @@ certificates are read for each client, tokens for each connection.
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -170,8 +171,8 @@ def is_refusal(error: errors.KafkaError) -> bool:
     return isinstance(error, _REFUSALS)
 
 
-def describe_error(error: errors.KafkaError) -> str:
-    """Describes a Kafka error in one line with a remedy."""
+def describe_error(error: errors.KafkaError | OSError) -> str:
+    """Describes an error of Kafka or of the connection in one line with a remedy."""
     if isinstance(error, ExplainedError):
         return str(error)
     if isinstance(error, _LOGIN_FAILURES):
@@ -182,9 +183,11 @@ def describe_error(error: errors.KafkaError) -> str:
     if isinstance(error, _REFUSALS):
         is_named = bool(error.args) and isinstance(error.args[0], set | frozenset | list | tuple)
         named = f" ({', '.join(sorted(map(str, error.args[0])))})" if is_named else ""
+        name = os.environ.get(variable_of("sasl_username"), "")
+        user = f"user '{name}' ({variable_of('sasl_username')})" if name else "this principal"
         return (
-            f"Kafka: {type(error).__name__}{named}; the principal may not do this: see 'sotto topics acl' for what each "
-            "role may"
+            f"Kafka: {type(error).__name__}{named}; {user} lacks a right: 'sotto topics acl' lists what each role may, "
+            f"and an administrator gives a role with --apply --role ROLE --principal User:{name or 'NAME'}"
         )
     return f"Kafka: {type(error).__name__}; check that the broker in {variable_of('bootstrap')} runs, or start one with 'sotto broker start'"
 
@@ -342,9 +345,7 @@ async def retry_until_available(
         except (errors.KafkaError, OSError, TimeoutError) as error:
             if not is_temporary(error):
                 raise
-            reason = (
-                describe_error(error) if isinstance(error, errors.KafkaError) else f"Kafka: {type(error).__name__}"
-            )
+            reason = describe_error(error)
             log.warning("waiting for Kafka", reason=reason, seconds=pause)
             if report is not None:
                 report(f"waits for Kafka: {reason}")
@@ -386,14 +387,11 @@ async def ask_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
 
     NodeNotReadyError or KafkaConnectionError if none of ``BROKER_ATTEMPTS`` chosen brokers has answered.
     """
-    for attempts_left in reversed(range(BROKER_ATTEMPTS)):
-        try:
+    for _ in range(BROKER_ATTEMPTS - 1):
+        with suppress(errors.NodeNotReadyError, errors.KafkaConnectionError):
             return await ask()
-        except (errors.NodeNotReadyError, errors.KafkaConnectionError):
-            if attempts_left == 0:
-                raise
-            await asyncio.sleep(BROKER_RETRY_SECONDS)
-    raise AssertionError("the last attempt returns or raises")
+        await asyncio.sleep(BROKER_RETRY_SECONDS)
+    return await ask()
 
 
 def is_temporary(error: Exception) -> bool:

@@ -175,9 +175,12 @@ def require_rights(bearer: Bearer | None, route: Route) -> None:
     """Raise a 403 if a user's role is not enough for a route."""
     rank = -1 if bearer is None else _RANK_OF_ROLE[bearer.role]
     if route.access is not None and rank < _RANK_OF_ROLE[route.access]:
-        owner = "nobody's" if bearer is None else f"{role_with_article(bearer.role)}'s"
+        owner = "nobody" if bearer is None else f"{bearer.name} is {role_with_article(bearer.role)}"
+        remedy = (
+            f"ask for a token of that role ('sotto token create NAME --role {route.access}'), or sign in with it"
+        )
         raise ProblemError(
-            403, "forbidden", f"this is for {role_with_article(route.access)}; the token is {owner}"
+            403, "forbidden", f"this is for {role_with_article(route.access)}, and {owner}; {remedy}"
         )
 
 

@@ -231,12 +231,16 @@ async def test_token_command_prints_token_or_is_named_in_error(monkeypatch: pyte
         await provider("import time; time.sleep(60)").token()
 
 
-def test_describe_error_gives_fitting_advice() -> None:
+def test_describe_error_gives_fitting_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "check that the broker in SOTTO_BOOTSTRAP runs" in describe_error(KafkaConnectionError("x"))
     refused = describe_error(TopicAuthorizationFailedError({"sotto.control"}))
     assert "(sotto.control)" in refused
     assert "sotto topics acl" in refused
-    assert "sotto topics acl" in describe_error(GroupAuthorizationFailedError("sotto-workers"))
+    assert "this principal lacks a right" in describe_error(GroupAuthorizationFailedError("sotto-workers"))
+    monkeypatch.setenv("SOTTO_SASL_USERNAME", "billing")
+    named = describe_error(TopicAuthorizationFailedError({"sotto.queries"}))
+    assert "(sotto.queries); user 'billing' (SOTTO_SASL_USERNAME) lacks a right" in named
+    assert named.endswith("with --apply --role ROLE --principal User:billing")
     assert describe_error(SecurityError("as it is")) == "as it is"
     login = describe_error(SaslAuthenticationFailed("x"))
     assert (

@@ -107,6 +107,7 @@ async def test_viewer_cannot_change_anything(path: str) -> None:
     async with installation.web() as client:
         problem = await post(client, path, BODIES[path], VIEWER, status=403)
     assert problem["code"] == "forbidden"
+    assert "is a viewer; ask for a token of that role ('sotto token create NAME --role " in problem["message"]
     assert installation.requested == []
 
 
