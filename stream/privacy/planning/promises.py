@@ -381,8 +381,8 @@ def describe_joining(source: str, population: str, number: int) -> str:
 def describe_promise_per_period(epsilon: float, delta: float, period: str) -> str:
     """Describe for users what a live topic's budget for each period promises."""
     return (
-        f"{_format_budget(epsilon, delta)} for a person's events in one period of {period}; events in k periods are protected by k times as "
-        "much"
+        f"{_format_budget(epsilon, delta)} for a person's events in one period of {period}; a person with events in k periods "
+        "may lose k times as much"
     )
 
 

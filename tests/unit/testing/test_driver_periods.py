@@ -389,9 +389,10 @@ def test_receipt_names_one_period_as_the_unit_of_the_budget() -> None:
         driver.register(FLIGHTS).meaning,
         driver.register({**FLIGHTS, "source": "more", "delta": 1e-06}).meaning,
     ]
-    assert [(one or "").split(";")[0] for one in meanings] == [
-        "ε = 10 for a person's events in one period of 1d",
-        "ε = 10, δ = 1e-06 for a person's events in one period of 1d",
+    further = "a person with events in k periods may lose k times as much"
+    assert meanings == [
+        f"ε = 10 for a person's events in one period of 1d; {further}",
+        f"ε = 10, δ = 1e-06 for a person's events in one period of 1d; {further}",
     ]
 
 
