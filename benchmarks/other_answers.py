@@ -60,7 +60,7 @@ async def measured(settings: Settings, clients: int, answers: int) -> list[Figur
     async with AsyncExitStack() as stack:
         waiting = [await stack.enter_async_context(AsyncClient(settings)) for _ in range(clients)]
         asked = [asyncio.create_task(one.ask("waited-for", value=1.0, timeout=None)) for one in waiting]
-        while not all(one._listener.followed_partitions for one in waiting):  # noqa: ASYNC110, SLF001  (of other tasks)
+        while not all(one._listener._followed for one in waiting):  # noqa: ASYNC110, SLF001  (of other tasks)
             await asyncio.sleep(0.1)
         began = time.perf_counter()
         command = ["-m", "benchmarks.other_answers", "--write-to", settings.bootstrap, "--answers", str(answers)]

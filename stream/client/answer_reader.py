@@ -112,11 +112,6 @@ class AnswerListener:
         self._followed: dict[TopicPartition, LastUse] = {}
         """The partitions that are read."""
 
-    @property
-    def followed_partitions(self) -> set[int]:
-        """The partitions that are read."""
-        return {one.partition for one in self._followed}
-
     async def stop(self) -> None:
         """Stop reading and cancel all pending questions."""
         if self._task is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, Self, overload
 
@@ -266,45 +266,24 @@ class Result(ConvertibleRows, Answer):
             common |= {"window_start": self.window.start, "window_end": self.window.end}
             common |= _rename_clashing(self.group or {}, dict.fromkeys((*common, *_NUMBER_COLUMNS)))
         bound = {} if self.rows_per_person is None else {"rows_per_person": self.rows_per_person}
-        if self.choices is not None:
-            return list(self._text_rows(common, bound))
-        if self.estimates is None and self.groups is not None:
-            return [{**common, **_rename_clashing(label, {**common, **bound}), **bound} for label in self.groups]
         typical = {} if self.typical_error is None else {"typical_error": self.typical_error}
-        if self.estimates is None:
+        name, found = ("estimate", self.estimates) if self.choices is None else ("choice", self.choices)
+        if found is None and self.groups is not None:
+            return [{**common, **_rename_clashing(label, {**common, **bound}), **bound} for label in self.groups]
+        uninformative = frozenset(self.uninformative)
+        if found is None:
             one = {"estimate": self.estimate, "choice": self.choice, "alpha": self.alpha, "reason": self.reason}
             ends = self.interval if self.choice_intervals is None else self.choice_intervals[0]
-            marked = _informative_column(0, self.uninformative)
+            marked = _informative_column(0, uninformative)
             return [{**common, **one, **_interval_columns(ends), **typical, **marked, **bound}]
-        positions = [{"position": number} for number in range(len(self.estimates))]
-        labels = positions if self.groups is None else self.groups
-        uninformative = frozenset(self.uninformative)
-        intervals = zip(self.estimates, self.intervals or repeat(None), strict=False)
-        numbers = [
-            {
-                "estimate": number,
-                "alpha": self.alpha,
-                **_interval_columns(interval),
-                **typical,
-                **_informative_column(place, uninformative),
-                **bound,
-            }
-            for place, (number, interval) in enumerate(intervals)
-        ]
-        return [
-            {**common, **_rename_clashing(label, {**common, **number}), **number}
-            for label, number in zip(labels, numbers, strict=True)
-        ]
-
-    def _text_rows(self, common: dict[str, Any], bound: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield a row for each quantile of dates or ordered categories."""
-        choices = self.choices or ()
-        labels = self.groups or [{"position": number} for number in range(len(choices))]
-        texts = zip(labels, choices, self.choice_intervals or repeat(None), strict=False)
-        for place, (label, choice, ends) in enumerate(texts):
-            marked = _informative_column(place, self.uninformative)
-            number = {"choice": choice, "alpha": self.alpha, **_interval_columns(ends), **marked, **bound}
-            yield {**common, **_rename_clashing(label, {**common, **number}), **number}
+        labels = self.groups or [{"position": number} for number in range(len(found))]
+        intervals = (self.intervals if self.choices is None else self.choice_intervals) or repeat(None)
+        rows = []
+        for place, (label, value, interval) in enumerate(zip(labels, found, intervals, strict=False)):
+            number = {name: value, "alpha": self.alpha, **_interval_columns(interval), **typical}
+            number |= {**_informative_column(place, uninformative), **bound}
+            rows.append({**common, **_rename_clashing(label, {**common, **number}), **number})
+        return rows
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,7 @@ from schemas.wire import DECODE_ERRORS
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.errors import Unknown
 from stream.formatting import describe_bound, describe_source_bound, did_you_mean, format_count
+from stream.processing.protocol import RecordLike
 from stream.questions.alert_states import ABOVE_BYTES, NO_TERMS, AlertTerms, Notice, matches_patterns
 from stream.questions.clamped_values import describe_clamping
 from stream.questions.question_forms import as_stream_names
@@ -171,17 +172,6 @@ _ENDED_BYTES: Final = 8 << 20
 """Maximum size in bytes of the set of streams whose end was reported; older ends may be reported again."""
 
 
-class AnswerRecord(Protocol):
-    """The attributes that ``Watch`` reads of the Kafka record of an answer."""
-
-    @property
-    def timestamp(self) -> int: ...  # noqa: D102
-    @property
-    def key(self) -> bytes | None: ...  # noqa: D102
-    @property
-    def value(self) -> bytes | None: ...  # noqa: D102
-
-
 class Watch:
     """Selects streams by patterns of names and by source; of these, the alerts or, with ``all_answers``, all answers.
 
@@ -234,14 +224,14 @@ class Watch:
             return []
         return self._report_end(opening, opening.end, opening.time)
 
-    def may_matter(self, record: AnswerRecord) -> bool:
+    def may_matter(self, record: RecordLike) -> bool:
         """Return whether an answer may give a notice; its bytes are searched, because parsing is slow."""
         value = record.value or b""
         return (self._all_answers or ABOVE_BYTES in value or _HALTED_BYTES in value) and matches_patterns(
             (record.key or b"").decode(errors="replace"), self._patterns
         )
 
-    def notices_of(self, record: AnswerRecord, opening: StreamOpening, bound_text: str = "") -> list[Notice]:
+    def notices_of(self, record: RecordLike, opening: StreamOpening, bound_text: str = "") -> list[Notice]:
         """Return the notices of an answer of a watched stream; ``bound_text`` describes the source's contribution bound."""
         answer, terms = Result.read(record.value), opening.terms
         bound_text = terms.describe_counting(bound_text)

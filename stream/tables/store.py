@@ -52,8 +52,6 @@ _HASH_BLOCK_ROWS: Final = 1 << 16
 
 
 class _CurrentTable(NamedTuple):
-    """The latest table of a source, and the stamp and fingerprint of its data."""
-
     stamp: Stamp
     table: CountedTable
     fingerprint: str

@@ -17,7 +17,6 @@ from stream.tables.encoding import CodeArray, Words
 from stream.tables.engine_limits import EngineLimits
 from stream.tables.expressions import (
     TRUE,
-    Codes,
     Predicate,
     attributes_of,
     conjunction,
@@ -231,17 +230,15 @@ class StoredTable(CountedTable):
         ):
             if self._cube_size(names) > _CUBE_CELLS:
                 continue
-            place = next((at for at, (cube, _) in enumerate(cubes) if self._fits_cube(cube, names)), None)
-            if place is None:
-                cubes.append((names, members))
+            for place, (cube, others) in enumerate(cubes):
+                if self._cube_size(cube | names) <= max(self._cube_size(cube), _JOINED_CUBE_CELLS):
+                    cubes[place] = (cube | names, others + members)
+                    break
             else:
-                cubes[place] = (cubes[place][0] | names, cubes[place][1] + members)
+                cubes.append((names, members))
         for names, members in cubes:
             if names and len(members) >= _COUNTS_PER_CUBE:
                 yield tuple(sorted(names)), members
-
-    def _fits_cube(self, cube: frozenset[str], names: frozenset[str]) -> bool:
-        return self._cube_size(cube | names) <= max(self._cube_size(cube), _JOINED_CUBE_CELLS)
 
     def _cube_size(self, names: Iterable[str]) -> int:
         return math.prod(self.attributes[name].size for name in names)
@@ -293,10 +290,9 @@ class StoredTable(CountedTable):
         return TextGroups([texts[code - 1] for code in codes[order].tolist()], cells[order], counts[order])
 
     def _require_fitting(self, predicate: Predicate) -> None:
-        def require(leaf: Codes) -> None:
-            self._require_leaf(leaf)
-
-        evaluate(predicate, lambda _: None, require, lambda _one, _other: None, lambda _one, _other: None)
+        evaluate(
+            predicate, lambda _: None, self._require_leaf, lambda _one, _other: None, lambda _one, _other: None
+        )
 
     def _is_for_this_table(self, predicate: Predicate) -> bool:
         try:

@@ -188,16 +188,14 @@ class Driver(MemoryInstallation, SyncCalls):
         ``work_outstanding``, ``work_rate`` and ``retire_days`` are the settings of these names, in the
         driver's time; by default, work is not limited.
         """
-        given = {
-            "partitions": partitions,
-            "work_outstanding": work_outstanding,
-            "work_rate": work_rate,
-            "retire_days": retire_days,
-        }
-        options = validate_as_invalid(lambda: _Options.model_validate(given))
-        limits = Limits.from_seconds(options.work_outstanding, options.work_rate)
-        retire_after_ms = round(options.retire_days * MS_PER_DAY)
-        super().__init__(as_key(noise_key), Topics(partitions=options.partitions), limits, retire_after_ms)
+        limits = {"work_outstanding": work_outstanding, "work_rate": work_rate, "retire_days": retire_days}
+        options = validate_as_invalid(lambda: _Options.model_validate({"partitions": partitions, **limits}))
+        super().__init__(
+            as_key(noise_key),
+            Topics(partitions=options.partitions),
+            Limits.from_seconds(options.work_outstanding, options.work_rate),
+            round(options.retire_days * MS_PER_DAY),
+        )
         self._id_count = 0
         self._last: Delivery | None = None
         self._calls = MemoryCalls(self.topics, self._send_requests, self._ask, self.log, self._new_id)

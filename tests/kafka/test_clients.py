@@ -134,6 +134,10 @@ async def test_ask_many_iterates_as_answers_come(client: AsyncClient, start: Sta
     assert seen == [str(number) for number in range(3000)]
 
 
+def followed_partitions(client: AsyncClient) -> set[int]:
+    return {one.partition for one in client._listener._followed}
+
+
 async def test_client_reads_only_the_partitions_of_its_own_streams(
     client: AsyncClient, start: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +152,7 @@ async def test_client_reads_only_the_partitions_of_its_own_streams(
         await client.open({**WARD, "stream": name, "epsilon": 0.5})
     for count, name in enumerate(names.values(), start=1):
         assert (await client.ask(name, value=-1e9)).outcome == "below"
-        assert client._listener.followed_partitions == set(list(names)[:count])
+        assert followed_partitions(client) == set(list(names)[:count])
     monkeypatch.setattr("stream.client.answer_reader.IDLE_PARTITION_SECONDS", 0.5)
     stop = asyncio.Event()
 
@@ -158,11 +162,11 @@ async def test_client_reads_only_the_partitions_of_its_own_streams(
 
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
         tasks.create_task(keep_asking())
-        while client._listener.followed_partitions != {0}:
+        while followed_partitions(client) != {0}:
             await asyncio.sleep(0.1)
         stop.set()
     assert (await client.ask(names[1], value=-1e9)).outcome == "below"
-    assert 1 in client._listener.followed_partitions
+    assert 1 in followed_partitions(client)
 
 
 async def test_client_without_pending_question_stops_reading_others(
@@ -180,13 +184,13 @@ async def test_client_without_pending_question_stops_reading_others(
         await (await producer.send_batch(batch, client.topics.answers, partition=number))
 
     async with AIOKafkaProducer(**connection_options(settings)) as producer, asyncio.timeout(SECONDS):
-        while client._listener.followed_partitions != {number}:
+        while followed_partitions(client) != {number}:
             await asyncio.sleep(0.05)
         await publish_others(producer)
         own = b'{"id":"awaited","stream":"ward","outcome":"below"}'
         await producer.send_and_wait(client.topics.answers, key=b"ward", value=own, partition=number)
         assert (await waiting).outcome == "below"
-        while client._listener.followed_partitions:
+        while followed_partitions(client):
             await publish_others(producer)
             await asyncio.sleep(0.05)
 
@@ -204,7 +208,7 @@ async def test_client_passes_batches_of_other_answers_unread(
     waiting = asyncio.create_task(client.ask("ward", value=1.0, id="awaited"))
     topic, number = client.topics.answers, partition_of(b"ward", client.topics.partitions)
     async with AIOKafkaProducer(**connection_options(settings)) as producer, asyncio.timeout(SECONDS):
-        while client._listener.followed_partitions != {number}:
+        while followed_partitions(client) != {number}:
             await asyncio.sleep(0.05)
 
         async def write(identifier: str, stream: str) -> None:

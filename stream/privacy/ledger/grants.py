@@ -289,23 +289,6 @@ def _totals_at_exhaustion(grant: Grant) -> set[int]:
     }
 
 
-def unpaid_error(payer: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: str = "") -> RefusedError:
-    """Build the error for a request of more than is left of a budget."""
-    asked, available = to_amount(cost, terms), to_amount(left.clamp_at_zero(), terms)
-    is_without_delta = bool(asked.delta) and not available.delta and available.rho is None
-    remedies = [
-        *(["ask for no more than is left"] if available.epsilon > 0.0 or available.rho else []),
-        *([remedy] if remedy else []),
-        "close streams that have not used up their grants",
-    ]
-    return RefusedError(
-        f"{payer} cannot pay: {format_amount(asked)} asked, {format_amount(available)}{', δ = 0' * is_without_delta} left; "
-        f"{', or '.join(remedies)}",
-        asked,
-        available,
-    )
-
-
 class BudgetAmounts(TypedDict):
     """The sums of a budget or allotment, as fields of ledger records."""
 
@@ -389,6 +372,16 @@ def require_paid(ceilings_to_charge: Iterable[tuple[Ceiling, Cost]]) -> None:
     If several ceilings cannot pay, the error names the one with the least ε left.
     """
     unpaid = [(ceiling, cost) for ceiling, cost in ceilings_to_charge if not ceiling.can_pay(cost)]
-    if unpaid:
-        ceiling, cost = min(unpaid, key=lambda one: one[0].left.loss)
-        raise unpaid_error(ceiling.label, cost, ceiling.left, ceiling.terms, ceiling.remedy)
+    if not unpaid:
+        return
+    ceiling, cost = min(unpaid, key=lambda one: one[0].left.loss)
+    asked, left = to_amount(cost, ceiling.terms), to_amount(ceiling.left.clamp_at_zero(), ceiling.terms)
+    is_without_delta = bool(asked.delta) and not left.delta and left.rho is None
+    ask_less = "ask for no more than is left" if left.epsilon > 0.0 or left.rho else ""
+    remedies = filter(None, (ask_less, ceiling.remedy, "close streams that have not used up their grants"))
+    raise RefusedError(
+        f"{ceiling.label} cannot pay: {format_amount(asked)} asked, {format_amount(left)}{', δ = 0' * is_without_delta} left; "
+        f"{', or '.join(remedies)}",
+        asked,
+        left,
+    )

@@ -15,7 +15,7 @@ import binascii
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from fractions import Fraction
 from functools import lru_cache
@@ -40,7 +40,6 @@ _ROUNDING = 6 * 2.0**-53
 _EXACT_GUESSES = MAX_STEPS // 4
 
 _exact = Context(prec=120, traps=[Inexact])
-_multiply = _exact.multiply
 
 Scalar = TypeVar("Scalar", np.int64, np.float64)
 Steps = npt.NDArray[np.int64]
@@ -95,10 +94,6 @@ class Grid:
     gamma: Decimal
     low: int = -MAX_STEPS
     high: int = MAX_STEPS
-    half: Decimal = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "half", _exact.divide(self.gamma, Decimal(2)))
 
     @classmethod
     def for_values(cls, grid: float, minimum: float | None = None, maximum: float | None = None) -> Grid:
@@ -152,7 +147,8 @@ class Grid:
 
     def _round_exactly(self, steps: int, number: Decimal) -> int:
         """Return ⌊number/γ + ½⌋ exactly, given the upper bound ``steps``."""
-        while number < _multiply(2 * steps - 1, self.half):
+        half = _exact.divide(self.gamma, Decimal(2))
+        while number < _exact.multiply(2 * steps - 1, half):
             steps -= 1
         return steps
 

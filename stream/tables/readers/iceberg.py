@@ -77,7 +77,10 @@ def version_files(
         for file, deletions in files:
             names = _path_in_folder(file.file_path, location, listed)
             require_table_name(names[-1])
-            _require_parquet(file)
+            if file.file_format.name != "PARQUET":
+                raise UnreadableError(
+                    f"an Iceberg table with files in the format {file.file_format.name}; write it as Parquet"
+                )
             if names in found:
                 raise UnreadableError("its manifests list a file twice")
             kept = _kept_rows(
@@ -159,13 +162,6 @@ def _columns_that_may_be_missing(table: Any, file: Any) -> tuple[str, ...]:
         file.value_counts or ()
     )
     return tuple(field.name for field in table.schema().fields if field.field_id not in known)
-
-
-def _require_parquet(file: Any) -> None:
-    if file.file_format.name != "PARQUET":
-        raise UnreadableError(
-            f"an Iceberg table with files in the format {file.file_format.name}; write it as Parquet"
-        )
 
 
 def _kept_rows(file: Any, deletions: Sequence[TableFile], options: Mapping[str, Any]) -> bytes | None:

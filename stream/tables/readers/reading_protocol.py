@@ -238,7 +238,10 @@ def answer_request(request: dict[str, Any], output: IO[bytes]) -> None:
         elif request["wanted"] == "columns":
             output.write(encode_header({"columns": read_columns(source.paths[0], request)}))
         else:
-            _send_rows(source, request, output)
+            encoder = RowEncoder(source)
+            for batch in _encode_batches(source, request, encoder):
+                write_batch(output, batch)
+            write_end(output, None if encoder.people is None else encoder.people.names(), encoder.texts())
     except UnreadableError as error:
         output.write(encode_header({"unreadable": error.cause, "file": error.file}))
     except Missing as error:
@@ -263,13 +266,6 @@ def read_columns(path: str, request: dict[str, Any]) -> list[ColumnType]:
 
 def _listed_files(request: dict[str, Any]) -> dict[str, tuple[TableFile, ...] | None]:
     return msgspec.convert(request["parts"], dict[str, tuple[TableFile, ...] | None])
-
-
-def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) -> None:
-    encoder = RowEncoder(source)
-    for batch in _encode_batches(source, request, encoder):
-        write_batch(output, batch)
-    write_end(output, None if encoder.people is None else encoder.people.names(), encoder.texts())
 
 
 def _encode_batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[EncodedBatch]:

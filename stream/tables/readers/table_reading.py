@@ -44,13 +44,7 @@ _NETWORK_VARIABLES: Final = ("HOME", "SSL_CERT_")
 _CLOUD_VARIABLES: Final = (
     *_COMMON_VARIABLES,
     *_NETWORK_VARIABLES,
-    "REQUESTS_CA_BUNDLE",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
+    *("REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
 )
 _PASSED_VARIABLES: Final = {
     None: _COMMON_VARIABLES,

@@ -267,7 +267,9 @@ class ExpressionParser:
         self._text = text
         self._rules: dict[type[exp.Expr], Callable[..., ViewTerm]] = {
             exp.Column: column,
-            exp.Literal: _parse_literal,
+            exp.Literal: lambda node: (terms.text_literal if node.is_string else terms.number_literal)(
+                str(node.this)
+            ),
             exp.Boolean: lambda node: terms.truth_literal(node.this),
             exp.Null: lambda _: terms.null(),
             exp.Is: self._parse_is,
@@ -355,7 +357,3 @@ class ExpressionParser:
                 node, "SUBSTRING at no fixed place", f"write a whole number from {least} to {_MAX_SUBSTRING}"
             )
         return int(text)
-
-
-def _parse_literal(node: exp.Literal) -> ViewTerm:
-    return terms.text_literal(str(node.this)) if node.is_string else terms.number_literal(str(node.this))
