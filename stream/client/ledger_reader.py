@@ -25,8 +25,7 @@ from stream.questions.stream_watch import (
     add_if_changed,
     describe_record_bound,
     parse_opening,
-    parse_source_name,
-    parse_stream_name,
+    split_ledger_key,
 )
 
 
@@ -350,9 +349,10 @@ class OpeningReader:
         changed: dict[str, StreamOpening] = {}
         async for records in self._follower.read_new():
             for record in records:
+                kind, source, stream = split_ledger_key(record.key)
                 if record.value is None:
-                    self._forget(record.key)
-                elif (source := parse_source_name(record.key)) is not None:
+                    self._forget(kind, source, stream)
+                elif kind == "source":
                     self.sources[source] = describe_record_bound(record.value)
                 opening = parse_opening(record.key, record.value, record.timestamp, self._is_wanted)
                 if opening is not None and add_if_changed(self._found, opening):
@@ -362,11 +362,10 @@ class OpeningReader:
     def _find_known(self, stream: str) -> StreamOpening | None:
         return self._found.get(stream) or self._retired.get(stream)
 
-    def _forget(self, key: bytes | None) -> None:
-        if (source := parse_source_name(key)) is not None:
+    def _forget(self, kind: str, source: str, stream: str) -> None:
+        if kind == "source":
             self.sources.pop(source, None)
-        stream = parse_stream_name(key)
-        if stream is not None and (opening := self._found.pop(stream, None)) is not None:
+        elif kind == "grant" and (opening := self._found.pop(stream, None)) is not None:
             self._retired.put(
                 stream, opening, 2 * ENTRY_BYTES + len(opening.reason or "") + len(opening.terms.condition or "")
             )

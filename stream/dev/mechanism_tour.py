@@ -17,6 +17,7 @@ from schemas import (
     Query,
     RandomizedResponse,
     RecordsSource,
+    SparsePmw,
     StreamSpec,
     TableSource,
     Text,
@@ -150,9 +151,10 @@ def judge_answers(
         + (f", {one.unpromised} without a promise" if one.unpromised else "")
         for one in errors
     ]
-    if free := sum(answer.basis in {"estimate", "hypothesis"} for answer in answers):
+    if isinstance(spec.mechanism, Pmw | SparsePmw):
+        measured = sum(answer.basis == "noisy" for answer in answers)
         spent = max(answer.spent.epsilon for answer in answers if answer.spent is not None)
-        parts.append(f"{free:,} of {len(answers):,} free; ε {spent:.3g} of {spec.epsilon:g} spent")
+        parts.append(f"{measured:,} of {len(answers):,} measured; ε {spent:.3g} of {spec.epsilon:g} spent")
     if isinstance(spec.mechanism, Pmw):
         laplace = spec.model_copy(update={"mechanism": Laplace(kind="laplace", answers=len(answers))})
         laplace_epsilon = needed_epsilon(laplace, SourceFacts(disjoint=True), grant.calibration.alpha)

@@ -51,16 +51,11 @@ class StreamOpening(NamedTuple):
         return f"{self.state}: {self.reason}"
 
 
-def parse_source_name(key: bytes | None) -> str | None:
-    """Return the source that the ledger record with this key registers; None for other records."""
-    kind, _, name = (key or b"").partition(b"|")
-    return name.decode(errors="replace") if kind == b"source" else None
-
-
-def parse_stream_name(key: bytes | None) -> str | None:
-    """Return the stream whose grant is in the ledger record with this key; None for other records."""
-    kind, _, rest = (key or b"").partition(b"|")
-    return rest.partition(b"|")[2].decode(errors="replace") if kind == b"grant" else None
+def split_ledger_key(key: bytes | None) -> tuple[str, str, str]:
+    """Return the kind of a ledger record, its source and, for a grant, its stream."""
+    kind, _, names = (key or b"").decode(errors="replace").partition("|")
+    source, _, stream = names.partition("|")
+    return kind, source, stream
 
 
 def describe_record_bound(value: bytes | None) -> str:
@@ -83,11 +78,8 @@ def parse_opening(
     key: bytes | None, value: bytes | None, timestamp_ms: int, is_wanted: Callable[[str, str], bool]
 ) -> StreamOpening | None:
     """Parse the ledger record of a stream; None for other records, and for streams that are not wanted."""
-    kind, _, rest = (key or b"").partition(b"|")
-    if kind != b"grant" or value is None:
-        return None
-    source, _, stream = rest.decode(errors="replace").partition("|")
-    if not is_wanted(source, stream):
+    kind, source, stream = split_ledger_key(key)
+    if kind != "grant" or value is None or not is_wanted(source, stream):
         return None
     try:
         grant = _grant_decoder.decode(value)
@@ -191,9 +183,7 @@ class Watch:
     def first_notices(
         self, openings: Iterable[StreamOpening], sources: AbstractSet[str], *, from_beginning: bool
     ) -> list[Notice]:
-        """Return the first notices: the ends of streams that are named without a wildcard.
-
-        There are no such notices with ``from_beginning``, because the ends then follow the answers.
+        """Return the ends of streams that are named without a wildcard; with ``from_beginning``, they come later.
 
         Raises:
             Unknown: a named stream or the source does not exist.
@@ -234,9 +224,9 @@ class Watch:
     def notices_of(self, record: RecordLike, opening: StreamOpening, bound_text: str = "") -> list[Notice]:
         """Return the notices of an answer of a watched stream; ``bound_text`` describes the source's contribution bound."""
         answer, terms = Result.read(record.value), opening.terms
-        bound_text = terms.describe_counting(bound_text)
+        text = terms.describe_counting(bound_text)
         notice = Notice(
-            record.timestamp / 1000, opening.stream, opening.source, answer, bound_text=bound_text, terms=terms
+            record.timestamp / 1000, opening.stream, opening.source, answer, bound_text=text, terms=terms
         )
         if answer.outcome == "halted":
             # The ledger may report the end before or after this answer; the notice has the earlier time.
@@ -256,10 +246,9 @@ class Watch:
 
 def describe_live_topic(source: EventsSource) -> str:
     """Describe a live topic in words: its contribution bound, its clock and its periods."""
-    of_period = "" if source.period is None else " in one period"
-    total = f"{_describe_total(source.total)}{of_period}" if source.total is not None else ""
-    period = ""
+    total, period = _describe_total(source.total), ""
     if source.period is not None:
+        total += " in one period" if total else ""
         period = f"; the unit of privacy is one person in one period of {source.period}"
     clock = "marks in the topic"
     if source.clock == "broker":
@@ -280,12 +269,12 @@ def describe_standing_query(spec: StreamSpec, source: Source) -> str:
     counted = _describe_number(standing)
     where = f" with {standing.where}" if standing.where is not None else ""
     by = f" for each {' and '.join(standing.by)}" if standing.by else ""
+    if standing.top is not None:
+        by = f" for the {standing.top} largest groups by {' and '.join(standing.by)}"
     window = standing.window
     every = f", one every {window.every}" if window.every is not None and window.overlap > 1 else ""
     begins = f", from {standing.begins} on" if standing.begins is not None else ""
     after = "at its end" if standing.lateness == "0s" else f"{standing.lateness} after its end"
-    if standing.top is not None:
-        by = f" for the {standing.top} largest groups by {' and '.join(standing.by)}"
     asked = f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
     return "; ".join((asked, *describe_clamping(spec, source)))
 
@@ -328,7 +317,7 @@ def describe_missed_events(standing: StandingQuery, source: EventsSource, opened
 
 
 def warn_about_past_windows(standing: StandingQuery, source: EventsSource, now: float) -> str | None:
-    """Warn if a stream that opens at ``now``, in Unix time, is to ask about windows whose events may have been read."""
+    """Warn if a stream that opens at ``now``, in Unix time, asks about windows whose events were read before."""
     if (missed := describe_missed_events(standing, source, now)) is None:
         return None
     return f"standing.begins: {missed}, and their answers are charged; unless this is its first stream, leave begins out"
@@ -354,8 +343,8 @@ def warn_about_opening(
     )
 
 
-def past_ms(standing: StandingQuery, source: EventsSource, now: float) -> int:
-    """Return for how many milliseconds a topic must have kept its events at ``now``; with marks, 0 is returned."""
+def needed_retention_ms(standing: StandingQuery, source: EventsSource, now: float) -> int:
+    """Return how long, in ms at ``now``, a topic must have kept the events of a stream; 0 with marks."""
     return 0 if source.clock == "marks" else max(0, int(now * 1000) - _first_window(standing, source)[0])
 
 
@@ -382,13 +371,13 @@ def _describe_number(standing: StandingQuery) -> str:
     return f"the quantiles {', '.join(f'{one:g}' for one in q)} of '{name}'"
 
 
-def describe_window_count(windows: int, period: str | None, calibration: Calibration, lasting: str = "") -> str:
-    """Describe in words for how many windows, which take as long as ``lasting`` says, an error bound holds."""
+def describe_window_count(windows: int, period: str | None, calibration: Calibration, duration: str = "") -> str:
+    """Describe for how many windows an error bound holds; ``duration`` is the time that they take, in words."""
     each = "" if period is None else f", in each period of {period}"
     ends = ""
     if isinstance(calibration, SparseVectorCalibration):
         ends = f", or until the grant for {format_count(calibration.cutoff, 'charged answer')} is used up"
-    time = f" ({lasting})" if lasting else ""
+    time = f" ({duration})" if duration else ""
     return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}{time}, all groups of each{each}{ends}"
 
 

@@ -56,7 +56,7 @@ from stream.questions.stream_watch import (
     add_if_changed,
     describe_record_bound,
     parse_opening,
-    parse_source_name,
+    split_ledger_key,
 )
 from stream.settings import MS_PER_DAY
 from stream.testing.memory_installation import Delivery, MemoryInstallation, PartitionName, as_frame, as_key
@@ -361,11 +361,14 @@ class Driver(MemoryInstallation, SyncCalls):
         seen = 0 if from_beginning else len(self.records(self.topics.answers))
         ledger = self.records(self.topics.ledger)
         openings: dict[str, StreamOpening] = {}
+        sources: dict[str, str] = {}
         for record in ledger:
+            kind, source_name, _ = split_ledger_key(record.key)
+            if kind == "source":
+                sources[source_name] = describe_record_bound(record.value)
             one = parse_opening(record.key, record.value, record.timestamp, watch.wants)
             if one is not None:
                 add_if_changed(openings, one)
-        sources = {parse_source_name(record.key) or "": describe_record_bound(record.value) for record in ledger}
         yield from watch.first_notices(openings.values(), sources.keys(), from_beginning=from_beginning)
         for record in filter(watch.may_matter, self.records(self.topics.answers)[seen:]):
             opening = openings.get((record.key or b"").decode())

@@ -67,7 +67,7 @@ from stream.questions.stream_watch import (
     describe_standing_query,
     describe_used_up_grant,
     describe_window_count,
-    past_ms,
+    needed_retention_ms,
     period_of,
 )
 
@@ -111,7 +111,9 @@ def open_stream(
         lines.append(describe_standing_query(grant.spec, source))
         if isinstance(source, EventsSource):
             now = time.time()
-            report = asyncio.run(inspect_live_topic(local_settings(), source, past_ms(standing, source, now)))
+            report = asyncio.run(
+                inspect_live_topic(local_settings(), source, needed_retention_ms(standing, source, now))
+            )
             lines.append(describe_first_answer(standing, source, now) if report.problem is None else None)
             unfit = None if report.problem is None else f"no window is asked yet: {report.problem}"
             print_warnings(filter(None, [unfit, report.warning]))
