@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import logging
 import os
+import sys
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -12,6 +15,7 @@ from pathlib import Path
 from time import process_time
 
 import pytest
+import structlog
 from hypothesis import settings as property_settings
 
 from sotto import AsyncClient
@@ -59,6 +63,20 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
 
 
 StartService = Callable[[RoleName], Service]
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Restore the log's configuration: a service logs to its command's standard error, which is closed at the command's end."""
+    before, hooks = structlog.get_config(), (sys.excepthook, threading.excepthook)
+    root, library = logging.getLogger(), logging.getLogger("aiokafka")
+    levels, handlers = (root.level, library.level), list(root.handlers)
+    yield
+    structlog.configure(**before)
+    sys.excepthook, threading.excepthook = hooks
+    root.setLevel(levels[0])
+    library.setLevel(levels[1])
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session", autouse=True)

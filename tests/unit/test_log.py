@@ -8,7 +8,6 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -35,20 +34,6 @@ class FullDisk(io.StringIO):
         del text
         self.tries += 1
         raise OSError(errno.ENOSPC, "no space left on device")
-
-
-@pytest.fixture(autouse=True)
-def _configured_afterwards_as_before() -> Iterator[None]:
-    before = structlog.get_config()
-    root = logging.getLogger()
-    level, root_level, handlers = logging.getLogger("aiokafka").level, root.level, list(root.handlers)
-    hooks = sys.excepthook, threading.excepthook
-    yield
-    sys.excepthook, threading.excepthook = hooks
-    structlog.configure(**before)
-    logging.getLogger("aiokafka").setLevel(level)
-    root.setLevel(root_level)
-    root.handlers[:] = handlers
 
 
 def test_log_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:

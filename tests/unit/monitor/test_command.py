@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 from stream.cli.app import app
@@ -16,13 +15,6 @@ from stream.cli.monitor_commands import create_names_file
 from stream.cli.output import CommandError
 from stream.monitor.api.tokens import TokenError
 from tests.commands import run_sotto
-
-
-@pytest.fixture(autouse=True)
-def logs_as_before() -> Iterator[None]:
-    """Restore the log's configuration: a service logs to its command's standard error, which is closed at the command's end."""
-    yield
-    structlog.reset_defaults()
 
 
 def run(*arguments: str, environment: Mapping[str, str | None] | None = None) -> Any:

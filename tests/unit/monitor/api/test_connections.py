@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import sys
-import threading
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from unittest.mock import MagicMock
 
 import aiohttp
 import pytest
-import structlog
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -48,16 +44,9 @@ LINES = {
 
 
 @pytest.fixture(autouse=True)
-def _logs() -> Iterator[None]:
-    """Configure the log as a service does; restore its configuration afterwards."""
-    before, root = structlog.get_config(), logging.getLogger()
-    handlers, level, hooks = list(root.handlers), root.level, (sys.excepthook, threading.excepthook)
+def _logs() -> None:
+    """Configure the log as a service does."""
     diagnostics.configure_logs(as_json=True)
-    yield
-    structlog.configure(**before)
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    sys.excepthook, threading.excepthook = hooks
 
 
 @asynccontextmanager
