@@ -260,7 +260,7 @@ def describe_live_topic(source: EventsSource) -> str:
 
 
 def describe_standing_query(spec: StreamSpec, source: Source) -> str:
-    """Describe a stream's standing query: its number, its windows, when it asks, and clamped values.
+    """Describe a stream's standing query: its number, its windows, when it asks, and clamped or missed events.
 
     Empty without a standing query.
     """
@@ -276,7 +276,8 @@ def describe_standing_query(spec: StreamSpec, source: Source) -> str:
     begins = f", from {standing.begins} on" if standing.begins is not None else ""
     after = "at its end" if standing.lateness == "0s" else f"{standing.lateness} after its end"
     asked = f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
-    return "; ".join((asked, *describe_clamping(spec, source)))
+    missed = [_describe_marks(source)] if isinstance(source, EventsSource) and source.clock == "marks" else []
+    return "; ".join((asked, *describe_clamping(spec, source), *missed))
 
 
 def describe_first_answer(standing: StandingQuery, source: EventsSource, now: float) -> str:
@@ -286,7 +287,7 @@ def describe_first_answer(standing: StandingQuery, source: EventsSource, now: fl
     lateness = "" if standing.lateness == "0s" else f" plus the lateness {standing.lateness}"
     why = f"the first window, from {format_moment(start)}, ends {format_moment(end)}{lateness}"
     if source.clock == "marks":
-        return f"first answer: once each partition has a mark of {format_moment(due)} or later; {why}; {_describe_marks(source)}"
+        return f"first answer: once each partition has a mark of {format_moment(due)} or later; {why}"
     if due <= now * 1000:
         return f"first answer: as soon as the feeds have read the topic; {why}"
     return (
