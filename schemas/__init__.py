@@ -125,11 +125,11 @@ from schemas.requests import subject_of as subject_of
 from schemas.sources import MAX_TEXTS as MAX_TEXTS
 from schemas.sources import EdgeTotals as EdgeTotals
 from schemas.sources import EventsSource as EventsSource
+from schemas.sources import GrantPeriod as GrantPeriod
 from schemas.sources import Period as Period
 from schemas.sources import Population as Population
 from schemas.sources import RecordsSource as RecordsSource
 from schemas.sources import Source as Source
-from schemas.sources import Standing as Standing
 from schemas.sources import TableSource as TableSource
 from schemas.sources import Text as Text
 from schemas.sources import ValuesSource as ValuesSource

@@ -34,12 +34,12 @@ from schemas.base import (
 from schemas.calibrations import Calibration
 from schemas.changelogs import StreamState
 from schemas.requests import Receipt
-from schemas.sources import Period, Population, Source, Standing
+from schemas.sources import GrantPeriod, Period, Population, Source
 from schemas.streams import Digests, Extensions, StreamIdentity, StreamSpec
 from schemas.wire import Codec
 
-BEFORE_THE_FIRST = "0" * 64
-"""The ``previous`` digest of the first entry."""
+NO_PREVIOUS_DIGEST = "0" * 64
+"""The ``previous`` digest of a trail's first entry."""
 
 
 class TrailHead(Event):
@@ -269,9 +269,10 @@ class GrantRecord(Event, wire_omits={"extensions", "analyst", "standing", "popul
     """A stream's grant: its cost with all extensions, its known spending and its refund.
 
     ``ending`` is the requested end; an ``exhausted`` stream ended without a request. ``analyst`` is the analyst who
-    requested the grant. ``settled`` means that its spending is final. ``standing`` is the grant's place in the budget of the
-    source, and ``population_standing`` in that of the population; each is set only if the budget renews. A ``lost``
-    grant was restored from a backup that may lack some of its answers; it counts as spent in full, and has no refund.
+    requested the grant. ``settled`` means that its spending is final. ``standing`` is the period of the source's budget in
+    which the grant last changed, and ``population_standing`` that of the population's budget; each is set only if the
+    budget renews. A ``lost`` grant was restored from a backup that may lack some of its answers; it counts as spent in
+    full, and has no refund.
 
     Examples:
         >>> grant = client.grant("people", "counts")
@@ -295,8 +296,8 @@ class GrantRecord(Event, wire_omits={"extensions", "analyst", "standing", "popul
     surplus: Surplus = 0
     extensions: Extensions = ()
     analyst: Identifier | None = None
-    standing: Standing | None = None
-    population_standing: Standing | None = None
+    standing: GrantPeriod | None = None
+    population_standing: GrantPeriod | None = None
     lost: bool = False
 
 

@@ -379,8 +379,8 @@ class EdgeTotals(Event):
     settled: bool = False
 
 
-class Standing(Event):
-    """The place of a grant in a renewing budget: the ``period`` in which the grant last changed.
+class GrantPeriod(Event):
+    """The ``period`` of a renewing budget in which a grant last changed.
 
     ``totals`` are the stream's totals at the beginning of that period. They are null if the grant was opened in that
     period, or joined the budget in it with its source.

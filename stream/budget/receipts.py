@@ -33,7 +33,7 @@ from schemas import (
     subject_of,
     trail_codec,
 )
-from schemas.ledger import BEFORE_THE_FIRST
+from schemas.ledger import NO_PREVIOUS_DIGEST
 from schemas.wire import MalformedEventError
 from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, NameDigests
 from stream.processing.protocol import Record, RecordLike, decode_changelog_record, keep_latest
@@ -131,7 +131,7 @@ class Receipts:
             yield receipt_key(oldest), None
 
 
-EMPTY_TRAIL_HEAD = TrailHead(entries=0, digest=BEFORE_THE_FIRST, time=0)
+EMPTY_TRAIL_HEAD = TrailHead(entries=0, digest=NO_PREVIOUS_DIGEST, time=0)
 """The head of an empty trail."""
 
 

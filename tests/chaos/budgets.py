@@ -9,6 +9,7 @@ from typing import Final
 from schemas import (
     AllotmentRecord,
     EdgeTotals,
+    GrantPeriod,
     GrantRecord,
     LedgerRecord,
     Period,
@@ -16,7 +17,6 @@ from schemas import (
     RetiredClaim,
     RetiredTotals,
     SourceRecord,
-    Standing,
 )
 from stream.privacy.composition.costs import (
     EPSILON_UNITS,
@@ -65,7 +65,7 @@ def check_budgets(history: Iterable[LedgerRecord], latest: Iterable[LedgerRecord
 
 def _of_population(
     name: str, grants: Iterable[GrantRecord], sources: dict[str, SourceRecord]
-) -> list[tuple[GrantRecord, Standing | None]]:
+) -> list[tuple[GrantRecord, GrantPeriod | None]]:
     return [(one, one.population_standing) for one in grants if sources[one.spec.source].population == name]
 
 
@@ -94,7 +94,7 @@ def _check(
     name: str,
     record: SourceRecord | PopulationRecord | AllotmentRecord,
     terms: BudgetTerms,
-    grants: Sequence[tuple[GrantRecord, Standing | None]],
+    grants: Sequence[tuple[GrantRecord, GrantPeriod | None]],
     retired: Sequence[RetiredClaim],
 ) -> list[str]:
     budget = record.epsilon if isinstance(record, AllotmentRecord) else terms.epsilon
@@ -117,7 +117,7 @@ def _cost(grant: GrantRecord, accountant: str, extensions: int | None = None) ->
     return grant_cost(grant.calibration, accountant, grant.extensions[:extensions]).loss / EPSILON_UNITS
 
 
-def _counts(grant: GrantRecord, standing: Standing | None, accountant: str, period: Period | None) -> float:
+def _counts(grant: GrantRecord, standing: GrantPeriod | None, accountant: str, period: Period | None) -> float:
     """Return the ε for which a grant counts: its cost, or its charges if it is closed, less the charges of earlier periods."""
     figures = (grant.answered, grant.tops, grant.surplus, grant.extensions)
     spent = realised_cost(grant.calibration, accountant, *figures).loss / EPSILON_UNITS

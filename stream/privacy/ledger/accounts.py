@@ -286,8 +286,8 @@ class Account:
             extensions=grant.extensions,
             lost=grant.lost,
             analyst=grant.analyst,
-            standing=grant.claim.standing,
-            population_standing=None if grant.population_claim is None else grant.population_claim.standing,
+            standing=grant.claim.grant_period,
+            population_standing=None if grant.population_claim is None else grant.population_claim.grant_period,
         )
 
 

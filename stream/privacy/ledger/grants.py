@@ -17,8 +17,8 @@ from schemas import (
     EdgeTotals,
     Extension,
     Extensions,
+    GrantPeriod,
     SparseVectorCalibration,
-    Standing,
     StreamIdentity,
     StreamSpec,
     StreamState,
@@ -95,9 +95,9 @@ class Claim:
         return GrantAmounts(self.cost, self.spent, self.refunded, self.counted)
 
     @property
-    def standing(self) -> Standing | None:
+    def grant_period(self) -> GrantPeriod | None:
         """The current period, and the totals at its start, for ledger records; None if the budget never renews."""
-        return Standing(period=self.period, totals=self.start_totals) if self.period else None
+        return GrantPeriod(period=self.period, totals=self.start_totals) if self.period else None
 
 
 _INCARNATION_BYTES: Final = 16

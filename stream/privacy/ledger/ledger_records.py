@@ -10,6 +10,7 @@ from schemas import (
     AllotmentRecord,
     Calibration,
     EventsSource,
+    GrantPeriod,
     GrantRecord,
     LedgerRecord,
     Period,
@@ -17,7 +18,6 @@ from schemas import (
     RetiredNames,
     RetiredTotals,
     SourceRecord,
-    Standing,
     moment_ms,
     split_period_name,
 )
@@ -122,7 +122,7 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
     ledger.add_to_budgets(account, grant)
 
 
-def _restore_claim(grant: Grant, claim: Claim, last_change: Standing | None) -> None:
+def _restore_claim(grant: Grant, claim: Claim, last_change: GrantPeriod | None) -> None:
     """Restore the amounts of a stream in a budget, and its totals at the start of the budget's period.
 
     If the stream last changed in an earlier period, it began the current period with its present totals.
