@@ -35,7 +35,6 @@ TextInterval = tuple[str, str]
 
 Outcome = Literal["above", "below", "answer", "halted", "rejected"]
 
-
 INDEPENDENCE: Final = "independence"
 """The basis of an estimate if two of its attributes were never measured together, or if one was never measured."""
 
@@ -49,19 +48,17 @@ class Answer(Event, wire_omits_defaults=True):
     * ``index`` numbers the stream's answered queries from 0; it is null for ``halted`` and ``rejected``.
     * ``estimate`` is the requested number. ``estimates`` are several numbers in the requested order, for cells in
       row-major order. ``choice`` is a category or a candidate's name.
-    * ``keys`` are the texts that an ``unknown_groups`` stream releases, one for each of the
-      ``estimates``, the largest estimate first. If the stream releases no counts, ``estimates`` is
-      null and the texts are sorted. ``keys`` is empty with the ``basis`` ``too-many-texts``: the
-      window has too many different texts.
+    * ``keys`` are the texts that an ``unknown_groups`` stream releases, one for each of the ``estimates``, the largest
+      estimate first. If the stream releases no counts, ``estimates`` is null and the texts are sorted. ``keys`` is
+      empty with the ``basis`` ``too-many-texts``: the window has too many different texts.
     * ``choices`` are the values of several quantiles of dates or ordered categories, in the requested
       order; a single value is the ``choice``. ``choice_intervals`` are their 95 % confidence intervals.
     * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β.
     * ``basis`` says from what the answer was computed. ``independence`` says that two attributes of an
       estimate were never measured together, or that one was never measured.
-    * ``typical_error`` is the mean error, in the unit of the numbers, of similar estimates: over the
-      same number of attributes, with the same share of their cells added up. It is a noisy mean over
-      the expected questions, and no bound for this number. Measured numbers have an interval, and
-      their ``typical_error`` is null.
+    * ``typical_error`` is the mean error, in the unit of the numbers, of similar estimates: over the same number of
+      attributes, with the same share of their cells added up. It is a noisy mean over the expected questions, and no
+      bound for this number. Measured numbers have an interval, and their ``typical_error`` is null.
     * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``; ``intervals`` has an
       interval for each of the ``estimates``. Each interval is about one number alone. They are null if the
       law of the number's noise is unknown, and for a question with ``top``, because it selects numbers.
@@ -219,8 +216,6 @@ _FACT_BY_HEADER: Final = {
     **{header_name(fact): fact for fact in OPTIONAL_FACTS},
 }
 
-
 answer_codec: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
-
 
 status_codec: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)

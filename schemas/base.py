@@ -35,7 +35,6 @@ MAX_ANSWER_BYTES = 512 * 1024
 MAX_MAGNITUDE = 1e15
 """Largest absolute value of a public number; doubles up to it still resolve steps of 1/8."""
 
-
 _MESSAGE_BY_PATTERN: Final[dict[str, str]] = {}
 
 
@@ -185,10 +184,9 @@ KeyId = Annotated[str, text_matching(r"^[0-9a-f]{16}$", "give 16 hexadecimal dig
 class Amount(Event, wire_omits={"rho"}, wire_omits_defaults=True):
     """A quantity of privacy budget.
 
-    ``rho`` is set under zero-concentrated differential privacy. Then ``delta`` is 0, and ``rho`` and
-    ``epsilon`` both add up over streams; the budget bounds one of the two sums. Streams with Gaussian noise
-    have no ``epsilon``. With such a stream only the sum of ``rho`` is bounded, and ``epsilon`` and ``delta``
-    follow from it.
+    ``rho`` is set under zero-concentrated differential privacy. Then ``delta`` is 0, and ``rho`` and ``epsilon`` both
+    add up over streams; the budget bounds one of the two sums. Streams with Gaussian noise have no ``epsilon``. With
+    such a stream only the sum of ``rho`` is bounded, and ``epsilon`` and ``delta`` follow from it.
     """
 
     epsilon: float

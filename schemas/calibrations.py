@@ -66,11 +66,10 @@ class SparseVectorCalibration(_Calibration):
 class AnswersCalibration(_Calibration):
     """Calibration of mechanisms that charge each answer: laplace, noisy_max, exponential.
 
-    Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``,
-    ``delta``)-DP by ``method``: simple addition (``basic``) or optimal composition. ``gaussian`` noise has
-    no ``epsilon_answer``. One person changes at most ``moved`` of an answer's numbers. If these
-    change by Δ in the ℓ₂ norm, the noise has the deviation Δ·``deviation``. The α of a Laplace query is ``alpha`` times its
-    sensitivity.
+    Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``, ``delta``)-DP by ``method``:
+    simple addition (``basic``) or optimal composition. ``gaussian`` noise has no ``epsilon_answer``. One person changes
+    at most ``moved`` of an answer's numbers. If these change by Δ in the ℓ₂ norm, the noise has the deviation
+    Δ·``deviation``. The α of a Laplace query is ``alpha`` times its sensitivity.
     """
 
     kind: Literal["answers"] = "answers"

@@ -62,8 +62,7 @@ class Totals(Event):
 class TrailEntry(Event):
     """The fields of every entry: ``number`` from 0, previous digest and ledger time in ms.
 
-    The ledger's clock is the latest Kafka timestamp that the budget service has processed; it never goes
-    backwards.
+    The ledger's clock is the latest Kafka timestamp that the budget service has processed; it never goes backwards.
     """
 
     number: Count
@@ -367,8 +366,7 @@ class RetiredNames(Event):
 class WaitingRequest(Event):
     """A request that waits until a table is read, or for an earlier request about the same subject.
 
-    ``value`` is the request's event. Requests wait in the order of their ``number``; the decision deletes
-    the record.
+    ``value`` is the request's event. Requests wait in the order of their ``number``; the decision deletes the record.
     """
 
     kind: Literal["waiting"] = "waiting"
@@ -390,8 +388,6 @@ LedgerRecord = Annotated[
     ByKind(),
 ]
 
-
 ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
-
 
 trail_codec: Codec[TrailRecord] = Codec(TrailRecord, limit=MAX_RECORD_BYTES)

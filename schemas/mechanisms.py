@@ -75,9 +75,8 @@ class AboveThreshold(_CountingMechanism):
 class NumericSparse(_CountingMechanism):
     """AboveThreshold with a noisy value for each ⊤.
 
-    ``numbers`` says how the value is computed: with ``fresh`` noise, for which a third part of ε is planned,
-    or as the ``gap`` between the noisy value and the noisy threshold, which costs nothing. The mean error of a
-    ``gap`` is not 0.
+    ``numbers`` says how the value is computed: with ``fresh`` noise, for which a third part of ε is planned, or as the
+    ``gap`` between the noisy value and the noisy threshold, which costs nothing. The mean error of a ``gap`` is not 0.
     """
 
     kind: Literal["numeric_sparse"]
@@ -92,8 +91,7 @@ class NumericSparse(_CountingMechanism):
 class Laplace(Event):
     """A noisy value for each of ``answers`` queries; the noise fits the query's sensitivity.
 
-    A query may ask for several numbers: up to ``dimensions`` values that it carries, or the counts of a table's
-    groups.
+    A query may ask for several numbers: up to ``dimensions`` values that it carries, or the counts of a table's groups.
     """
 
     kind: Literal["laplace"]

@@ -54,7 +54,6 @@ MaxPrice = Annotated[Annotated[float, Field(ge=0.0, le=1000.0)] | Percentage, On
 """The most that an answer may cost: an ε, or a part of the grant with which the stream was opened."""
 WantedAlpha = Annotated[float, Field(gt=0.0, le=MAX_MAGNITUDE)]
 
-
 QuantileLevel = Annotated[float, Field(ge=0.0, le=1.0)]
 Quantiles = Annotated[
     QuantileLevel
@@ -195,7 +194,6 @@ Form = Literal[
     "texts",
 ]
 
-
 QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
     ("value", "value", False),
     ("values", "values", False),
@@ -216,7 +214,6 @@ QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
 )
 """The fields that ask a question, each with the question's form, and whether ``where`` may be given too."""
 
-
 STATISTICS: Final = ("quantile", "iqr", "variance", "stddev")
 """Forms about one ordered attribute; with ``group_by`` they ask for one number for each cell."""
 
@@ -231,12 +228,10 @@ COMPANION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """For some fields that ask a question, the further fields that may be given with them."""
 
-
 _SEPARATE_QUESTIONS: Final = "ask for the other in a separate question"
 _REMEDIES: Final = dict.fromkeys(
     ("sum, group_by", "mean, group_by"), "ask in SQL with GROUP BY, or for each group"
 )
-
 
 _FRACTION_ALONE: Final = "fraction: belongs to where; give both"
 _NO_QUESTION: Final = (

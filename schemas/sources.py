@@ -31,7 +31,6 @@ MAX_ROWS = 1 << 30
 
 MAX_CONTRIBUTION = 1_000_000
 
-
 MAX_TEXT_BYTES = 256
 
 MAX_TEXTS = 1 << 20
@@ -243,9 +242,8 @@ class EventsSource(
       ``unknown_groups`` groups. ``fields`` has the path of each of these whose path differs from its name.
     * At most ``contribution`` events of each person count in one window of one stream, the earliest first.
       ``total`` bounds a person's events in all windows of a ``running_count`` stream, or of one period of it.
-    * The ``unit`` of privacy is all events of a ``person``, or a person's events in one ``period``. Each period has
-      a separate budget: Sotto opens an account for it, which names its source (``period_of``) and its start
-      (``starts``).
+    * The ``unit`` of privacy is all events of a ``person``, or a person's events in one ``period``. Each period has a
+      separate budget: Sotto opens an account for it, which names its source (``period_of``) and its start (``starts``).
     * The ``clock`` closes windows. It is the broker's timestamps or, for replayed events, marks in the topic. An
       event's time never moves the clock. Events more than ``ahead`` of the clock are refused. A silent partition
       follows the feed's clock with a delay of ``idle``.
@@ -331,7 +329,6 @@ class EventsSource(
 
 
 HOUR_MS = 3_600_000
-
 
 Source = Annotated[
     ValuesSource | RecordsSource | TableSource | EventsSource, Field(discriminator="kind"), ByKind()

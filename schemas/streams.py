@@ -176,7 +176,6 @@ class StreamClosed(_Definition):
 Control = Annotated[StreamOpened | StreamHalted | StreamClosed, Field(discriminator="kind"), ByKind()]
 """A stream's definition, and whether the stream may answer."""
 
-
 Digests = Annotated[str, text_matching(r"^([0-9a-f]{32})*$", "give 32 hexadecimal digits for each name")]
 """Digests of names, 16 bytes each."""
 
@@ -203,6 +202,5 @@ class RetiredStreams(Event):
 
 
 control_codec: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
-
 
 retired_streams_codec: Codec[RetiredStreams] = Codec(RetiredStreams, limit=MAX_RECORD_BYTES)

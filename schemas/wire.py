@@ -46,7 +46,6 @@ _LIMITS: Final[dict[type, str]] = {
     annotated_types.MaxLen: "max_length",
 }
 
-
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors that msgspec raises for unreadable bytes, for invalid UTF-8 and for deep nesting."""
 

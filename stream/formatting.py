@@ -250,7 +250,6 @@ ROW_IS_PERSON: Final = (
     "each row is taken as one person; if a person has several rows, declare 'person' and 'contribution'"
 )
 
-
 EVENT_IS_PERSON: Final = (
     "each event is taken as one person; if a person sends several events to a stream, declare 'contributions'"
 )

@@ -62,7 +62,6 @@ from stream.tables.table_errors import DataError
 
 Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
 
-
 _ROW_COUNTS_KEPT: Final = 1 << 12
 _REFUSAL_ERRORS = (RefusedError, PlanError, AccuracyError, NoiseScaleError, DataError)
 """Errors that refuse a request. After any other error the task fails and retries the request."""

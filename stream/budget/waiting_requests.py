@@ -28,7 +28,6 @@ from stream.tables.store import TableStore
 
 Result = TypeVar("Result")
 
-
 MAX_PLANS_PER_STEP: Final = 16
 """Maximum number of plans in one step; each of them may take a second or two."""
 MAX_REQUESTS_PER_STEP: Final = 400

@@ -251,7 +251,6 @@ def serve_alerts(*, stop_with_stdin: bool) -> None:
 token_app = typer.Typer(help="The monitor's access tokens: names with their roles.", no_args_is_help=True)
 _holder_name: TypeAdapter[str] = TypeAdapter(Identifier)
 
-
 File = Annotated[
     Path | None,
     typer.Option(

@@ -231,7 +231,6 @@ _STYLES: Final = {
 }
 """A color and a marker for each calibration, the same in every plot."""
 
-
 _ROW_KINDS: Final = {"counts", "groups"}
 """Kinds of answers whose errors are numbers of rows."""
 

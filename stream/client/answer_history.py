@@ -61,10 +61,9 @@ class LoggedAnswer(NamedTuple):
 class AnswerPage:
     """Answers, newest first.
 
-    ``before`` is the offset before which the next page begins; None if no older answers exist.
-    ``oldest_read`` is the time of the oldest record that was read, of any stream. ``preceding`` is the answer before the
-    page's oldest answer, if it was read. Answers that cannot be decoded are left out; ``unreadable`` is
-    their number.
+    ``before`` is the offset before which the next page begins; None if no older answers exist. ``oldest_read`` is the
+    time of the oldest record that was read, of any stream. ``preceding`` is the answer before the page's oldest answer,
+    if it was read. Answers that cannot be decoded are left out; ``unreadable`` is their number.
     """
 
     answers: Sequence[LoggedAnswer]

@@ -250,14 +250,12 @@ PublishFunction = Callable[[Question], Awaitable[PendingQuestion]]
 class PendingResults:
     """Results of ``ask_many``: ``await`` returns all of them, ``async for`` yields one at a time.
 
-    Results come in the order of the questions. At most 1,000 questions are pending at a time, so
-    ``async for`` needs little memory. A rejected or halted question raises no error; call
-    ``Result.checked`` to raise it.
+    Results come in the order of the questions. At most 1,000 questions are pending at a time, so ``async for`` needs
+    little memory. A rejected or halted question raises no error; call ``Result.checked`` to raise it.
 
-    A collection of questions is validated before its first question is published; with ``await``, so is
-    a generator. The questions of an asynchronous generator, and with ``async for``
-    those of any generator, are validated one by one: the results of earlier questions come before
-    ``Invalid`` is raised, or are the error's ``results`` (with ``await``).
+    A collection of questions is validated before its first question is published; with ``await``, so is a generator.
+    The questions of an asynchronous generator, and with ``async for`` those of any generator, are validated one by one:
+    the results of earlier questions come before ``Invalid`` is raised, or are the error's ``results`` (with ``await``).
     """
 
     def __init__(self, publish: PublishFunction, questions: Iterable[Question] | AsyncIterable[Question]) -> None:

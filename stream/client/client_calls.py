@@ -283,8 +283,7 @@ class AsyncCalls(ABC):
     ) -> list[Receipt]:
         """Send many requests and return their receipts in the same order; a refusal does not raise.
 
-        ``Timeout`` is raised if a receipt is missing after ``timeout`` seconds; its request may take effect
-        later.
+        ``Timeout`` is raised if a receipt is missing after ``timeout`` seconds; its request may take effect later.
 
         Examples:
             >>> from schemas import HaltSource, HaltStream

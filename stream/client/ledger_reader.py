@@ -298,7 +298,6 @@ class FollowedLedger:
 _UNWANTED_BYTES: Final = 8 << 20
 """Maximum size in bytes of the stream names remembered as unwanted; forgotten names are looked up again."""
 
-
 _RETIRED_BYTES: Final = 8 << 20
 """Maximum size in bytes of the openings that a reader keeps after their streams have left the ledger."""
 

@@ -163,7 +163,6 @@ _PLAN: Final = {"epsilon": 2.0, "expected_queries": 8, "beta": 0.1}
 _HOURLY: Final = {"window": {"size": "1h"}, "begins": "2026-01-01T00:00:00Z"}
 _BATCH_ENDS: Final = ("00:20", "00:40", "01:00", "02:00")
 
-
 _TOPIC_WITH_PERIODS: Final = {
     **_TOPIC,
     "contribution": 1,
@@ -237,7 +236,6 @@ HISTOGRAM_CASES: Final = (
     ),
 )
 
-
 _TOPIC_WITH_TEXTS: Final = {**_TOPIC, "texts": {"note": {"kind": "text", "max_length": 4}}}
 _BY_NOTE: Final = {**_PLAN, "delta": 0.001, "standing": {**_HOURLY, "by": ["note"]}}
 _NINE_OTHERS: Final = [_event(f"other {number}", "00:01", note="x") for number in range(9)]
@@ -289,7 +287,6 @@ RUNNING_CASES: Final = (
     ),
 )
 
-
 _NOTES_SO_FAR: Final = {"kind": "running_count", "steps": 3}
 
 RUNNING_TEXTS_CASES: Final = (
@@ -311,7 +308,6 @@ RUNNING_TEXTS_CASES: Final = (
         resolution=4.0,
     ),
 )
-
 
 _COUNTED_TOPIC: Final = {
     "kind": "events",

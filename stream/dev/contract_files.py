@@ -98,7 +98,6 @@ def _dead_letter_headers() -> Json:
 
 DEAD_LETTER_HEADERS: Final[Json] = _dead_letter_headers()
 
-
 BINDING_VERSION: Final = "0.5.0"
 PARTITIONER: Final = "murmur2"
 DEAD_LETTER: Final = "DeadLetter"

@@ -144,7 +144,6 @@ _BY_SEX: Final = {"attributes": ["sex"]}
 _GROUPS: Final = {"group_by": ["sex"]}
 _MEN_CELL: Final = {"cells": [{"at": {"sex": "M"}}]}
 
-
 _GROUPED: Final = {
     "kind": "table",
     "path": "audit.parquet",

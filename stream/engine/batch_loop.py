@@ -26,7 +26,6 @@ CONTROL_FETCH_MS = 50
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
-
 FAILURES_UNTIL_NOT_READY: Final = 5
 """Number of failures in a row at one record that make the service not ready."""
 

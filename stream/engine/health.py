@@ -82,7 +82,6 @@ StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
 log = get_logger("health")
 
-
 _GAUGE_COMBINERS: Final[dict[str, Callable[[Iterable[float]], float]]] = {
     "partitions": sum,
     "member": min,

@@ -38,7 +38,6 @@ class TopicRecreatedError(InputRefusedError):
 
 Mask = npt.NDArray[np.bool_]
 
-
 NOT_BEGUN: Final = -1
 
 BAD_MARK: Final = Rejection(

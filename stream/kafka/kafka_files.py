@@ -30,7 +30,6 @@ PINNED_JARS: Final[dict[str, str]] = dict(
 )
 """SHA-256 in hexadecimal by Maven coordinate (`group:artifact:version`)."""
 
-
 _FALLBACK_CACHE: Final = Path(".sotto/cache")
 
 

@@ -1,8 +1,7 @@
 """A table of digests whose rows are in sorted files, so that the memory does not grow with the rows.
 
-New rows are in memory. If there are many, they are merged into one file, together with the newest files that
-are not larger. So each file has about twice the rows of the next one, and each row is written a
-logarithmic number of times.
+New rows are in memory. If there are many, they are merged into one file, together with the newest files that are not
+larger. So each file has about twice the rows of the next one, and each row is written a logarithmic number of times.
 
 A file has no name and belongs to its process. It consists of pages with checksums. An unreadable page is an
 error; its rows are never treated as missing.

@@ -1,9 +1,8 @@
 """The interface between processors and the engines that run them.
 
-A processor is a deterministic state machine over one partition. It is restored from changelogs, processes
-batches of records, changes its state and returns outputs. It does not depend on Kafka. An engine writes the
-outputs of a batch and the new input position in one transaction. After any failure it discards the
-processor and restores another one.
+A processor is a deterministic state machine over one partition. It is restored from changelogs, processes batches of
+records, changes its state and returns outputs. It does not depend on Kafka. An engine writes the outputs of a batch and
+the new input position in one transaction. After any failure it discards the processor and restores another one.
 
 An older control event of a stream never replaces a later one (``is_stale``).
 """
@@ -126,7 +125,6 @@ class Outputs:
 PROGRESS_KEY = b"@progress"
 """Key of the progress record in a changelog; stream names never start with ``@``."""
 
-
 TOPIC_ID_PREFIX: Final = "topic-id "
 """Prefix of the names of progress headers with topic ids; the topic's name follows.
 
@@ -203,7 +201,6 @@ class _ControlSummary(msgspec.Struct):
 
 _decode_control = msgspec.json.Decoder(_ControlSummary).decode
 _encode_control = msgspec.json.Encoder().encode
-
 
 RETIRED_PREFIX: Final = b"@retired|"
 """Prefix of the keys of ``RetiredStreams`` records; stream names never start with an at-sign."""

@@ -72,9 +72,8 @@ _NESTED_PREFIX_END = re.compile(r"\.feed(?=\.|$)|-(?:feed|alerts)(?=-|$)")
 def conflicting_prefixes(prefix: str) -> list[str]:
     """List the prefixes under which another installation may have topics or groups of this one.
 
-    With the prefix `sotto`, the changelog of a live source `ledger` has the name of the ledger
-    topic with the prefix `sotto.feed`. The feed group of a source `workers` has the name of the
-    worker group with the prefix `sotto-feed`.
+    With the prefix `sotto`, the changelog of a live source `ledger` has the name of the ledger topic with the prefix
+    `sotto.feed`. The feed group of a source `workers` has the name of the worker group with the prefix `sotto-feed`.
     """
     return [prefix[: match.start()] for match in _NESTED_PREFIX_END.finditer(prefix) if match.start()]
 

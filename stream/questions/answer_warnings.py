@@ -123,7 +123,6 @@ def warn_about_top(answer: Answer, query: Query | None) -> tuple[str, ...]:
 
 _TOP_WITHOUT_INTERVALS: Final = "top: groups that are chosen by their noisy numbers have no 95 % interval, because it holds for a group named in advance"
 
-
 LARGEST_SHARE: Final = 1 / 3
 """The largest error of an informative number, as a share of the range."""
 

@@ -50,7 +50,6 @@ from stream.questions.result_text import ConvertibleRows
 Group = Mapping[str, str | int | float]
 """The value of each attribute of a group; a bin is written as ``[0, 10)``."""
 
-
 _BASIS_WARNINGS: Final = {
     INDEPENDENCE: "basis: two of these attributes were never measured together, or one was never measured, so the estimate assumes independence; request an "
     "alpha, or open a stream whose workload names them",

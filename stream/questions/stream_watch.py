@@ -158,7 +158,6 @@ class _SourceRecord(msgspec.Struct, gc=False):
 _grant_decoder = msgspec.json.Decoder(_Grant)
 _source_decoder = msgspec.json.Decoder(_SourceRecord)
 
-
 _HALTED_BYTES: Final = b'"halted"'
 _ENDED_BYTES: Final = 8 << 20
 """Maximum size in bytes of the set of streams whose end was reported; older ends may be reported again."""

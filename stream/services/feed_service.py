@@ -211,7 +211,6 @@ CHANGELOG_WAIT_SECONDS: Final = 0.25
 MERGING_ENGINE: Final = ""
 """The name of the merging engine; each other engine has the name of its source, which is not empty."""
 
-
 FindTopic = Callable[[Settings, Topics, str, str], Awaitable[int]]
 """Called with settings, topics, source and live topic; returns the live topic's number of partitions."""
 

@@ -106,7 +106,6 @@ _REMEDIES: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
     (exp.Subquery, "write one SELECT from one table"),
 )
 
-
 _FUNCTION_REMEDIES: Final = {
     **dict.fromkeys(("QUANTILE_CONT", "QUANTILE_DISC"), "ask QUANTILE(a, q), q from 0 to 1"),
     "IQR": "ask QUANTILE(a, 0.25) and QUANTILE(a, 0.75); 'sotto ask STREAM --iqr a' answers it at one price",
@@ -301,7 +300,6 @@ def _parse_case(node: exp.Case) -> tuple[str, exp.Expr]:
 
 
 SPREAD_FORMS: Final = ("variance", "stddev")
-
 
 GROUPED_FORMS: Final = frozenset({"count", "people", "rate"})
 """Forms whose numbers for all groups are one question."""

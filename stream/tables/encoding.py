@@ -108,7 +108,6 @@ _TIE_MARGIN: Final = 2.0**-6
 """Numbers within this distance of a tie, in steps, are compared exactly; a double's error is below 2⁻¹⁰ steps."""
 _HALF: Final = Decimal("0.5")
 
-
 ExactTexts = Callable[[npt.NDArray[np.intp]], Sequence[str]]
 """Returns the exact decimals, as texts, of the cells at some indexes."""
 

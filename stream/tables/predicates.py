@@ -79,7 +79,6 @@ _HINTS: Final[dict[TokenType, str]] = {
 _UNQUOTED_VALUE_HINT: Final = "no declared attribute has this name; put a value in single quotes"
 _DEFAULT_HINT: Final = "use comparisons, BETWEEN, IN, AND, OR and NOT, and put names in double quotes"
 
-
 _CONSTRUCTS: Final[tuple[tuple[tuple[type[exp.Expr], ...], str], ...]] = (
     ((exp.Column,), "an attribute"),
     ((exp.Literal, exp.Boolean), "a literal"),

@@ -147,8 +147,7 @@ def propose_attributes(
 ) -> list[ProposedAttribute]:
     """Propose an attribute for each column, in order; ``chosen_kinds`` has kinds that the owner chose.
 
-    UnreadableError if the names look like the values of a row, which may be private; a row of words is not
-    recognized.
+    UnreadableError if the names look like the values of a row, which may be private; a row of words is not recognized.
     """
     if not columns or all(column.kind == "String" for column in columns):
         _require_names([column.name for column in columns])

@@ -160,8 +160,7 @@ class NotReproducibleError(AssertionError):
 class Driver(MemoryInstallation, SyncCalls):
     """An installation in memory with the methods of ``Client``, for tests.
 
-    It is deterministic: the same key and calls give the same bytes. Calls never wait, so a
-    ``timeout`` has no effect.
+    It is deterministic: the same key and calls give the same bytes. Calls never wait, so a ``timeout`` has no effect.
 
     Examples:
         >>> driver = Driver(bytes(32))

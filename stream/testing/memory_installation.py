@@ -29,7 +29,6 @@ PartitionName = tuple[str, int]
 
 BATCH_EVENTS = 5000
 
-
 AnyProcessor = TypeVar("AnyProcessor", bound=Processor)
 
 

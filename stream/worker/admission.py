@@ -56,7 +56,6 @@ _WINDOW_FORM: Final = _make_form(struct(Query, only=_PLAIN_FIELDS | {"window", "
 QUERY_FORMS: Final = (_FULL_FORM, PLAIN_FORM, _FULL_FORM, _WINDOW_FORM)
 """Query forms, indexed by the stream's flags: a combination of ``PLAIN_FLAG`` and ``STANDING_FLAG``."""
 
-
 _REPEATED_FIELD = malformed_rejection(REPEATED_FIELD)
 
 

@@ -49,7 +49,6 @@ from stream.tables.table_errors import quote_names
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
 
-
 _COUNTED_CHARGES: Final = {
     "sparse_vector": "'above' answers",
     "hypothesis": "updates of the hypothesis",

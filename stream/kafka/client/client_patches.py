@@ -45,7 +45,6 @@ admin = _copy_module("aiokafka.admin.client")
 _Client: Final[Any] = client.AIOKafkaClient
 _Fetcher: Final[Any] = fetcher.Fetcher
 
-
 _LONG_REQUEST_BYTES: Final = 16 * 1024
 """Smallest request that is sent in pieces, because a copy of it would cost more."""
 _pack_size: Final = struct.Struct(">i").pack

@@ -20,7 +20,6 @@ MAX_HELD_ENTRIES: Final = 50_000
 BudgetPart = Literal["epsilon", "delta", "rho"]
 ForecastOutcome = Literal["never", "runs-out", "renews-first", "too-early", "gone"]
 
-
 Unread = Annotated[
     int,
     Field(

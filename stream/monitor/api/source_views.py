@@ -278,7 +278,6 @@ _STREAM_KEYS: dict[StreamSort, Callable[[StreamEntry, float], _Key]] = {
     "updated": lambda entry, _: entry.updated,
 }
 
-
 FEED_STREAMS: Final = 8
 """Number of streams from which a feed's progress is computed: those with the latest answers."""
 STALL_SECONDS: Final = 15.0

@@ -1,10 +1,9 @@
 """Confidence intervals: bounds of the noise of one number, from its public law alone.
 
-A *half-width* h satisfies P(|noise| ≤ h) ≥ 95 %. So for any data, the interval of ±h around the released
-number contains the true number with at least this probability. h depends only on the public calibration
-and question, so an interval is post-processing of the released number. For a sum of few draws h is the
-least half-width; for other noise it may be larger than necessary. Proofs: docs/noise.md, "Confidence
-intervals".
+A *half-width* h satisfies P(|noise| ≤ h) ≥ 95 %. So for any data, the interval of ±h around the released number
+contains the true number with at least this probability. h depends only on the public calibration and question, so an
+interval is post-processing of the released number. For a sum of few draws h is the least half-width; for other noise it
+may be larger than necessary. Proofs: docs/noise.md, "Confidence intervals".
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 Tails of geometric noise are exact, except for long or weighted sums (Chernoff's bound). Tails of
 Gaussian noise are bounded by the tails of continuous noise (docs/noise.md, "Tails").
 
-With q = e^{−rate}, one-sided noise G has P(G ≥ x) = q^x for x ≥ 0. Two-sided noise (discrete Laplace) is
-the difference X of two such draws: P(|X| > x) = 2q^{x+1} / (1 + q). Errors are whole steps. Each
-``…_reach`` returns a bound that the error exceeds with probability ``beta`` at most; the bound includes
-the rounding errors of doubles.
+With q = e^{−rate}, one-sided noise G has P(G ≥ x) = q^x for x ≥ 0. Two-sided noise (discrete Laplace) is the difference
+X of two such draws: P(|X| > x) = 2q^{x+1} / (1 + q). Errors are whole steps. Each ``…_reach`` returns a bound that the
+error exceeds with probability ``beta`` at most; the bound includes the rounding errors of doubles.
 """
 
 from __future__ import annotations
@@ -138,9 +137,8 @@ def _max_failure_sum(rate: float, candidates: int, error: int) -> float:
 def exponential_reach(rate: float, candidates: int, beta: float) -> int:
     """Return the least x such that the drawn candidate's score is at most x below the best.
 
-    The bound holds with probability 1 − ``beta`` for all m scores. In the worst case one score is the best
-    and all others are x + 1 below it. Then the failure probability is r / (1 + r) with
-    r = (m − 1)·q^{x+1}.
+    The bound holds with probability 1 − ``beta`` for all m scores. In the worst case one score is the best and all
+    others are x + 1 below it. Then the failure probability is r / (1 + r) with r = (m − 1)·q^{x+1}.
     """
     if candidates == 1:
         return 0

@@ -1,14 +1,12 @@
 """Intervals and estimates of shares, quotients and variances that follow from noisy numbers.
 
-A share is the quotient of two noisy numbers, ``hits`` and ``rows``; ``misses`` are the rows that are no
-hits. If p is the true share, then hits − p·rows is noise alone. The interval has every p for which
-|hits − p·rows| is within the bound of this noise (Fieller 1954). Proofs: docs/noise.md, "Confidence
-intervals".
+A share is the quotient of two noisy numbers, ``hits`` and ``rows``; ``misses`` are the rows that are no hits. If p is
+the true share, then hits − p·rows is noise alone. The interval has every p for which |hits − p·rows| is within the
+bound of this noise (Fieller 1954). Proofs: docs/noise.md, "Confidence intervals".
 
-A variance follows from a count and two sums about a public center. The codes 0 … h of an attribute
-become y = 2·code − h, from −h to h. The numbers are the count N, S = Σ y and Z = Σ (2y² − h²); one row
-changes them by at most 1, h and h². The variance of y is (Z/N + h²)/2 − (S/N)²; the variance of the
-codes is a quarter of it (docs/proofs/quantiles.md).
+A variance follows from a count and two sums about a public center. The codes 0 … h of an attribute become y = 2·code −
+h, from −h to h. The numbers are the count N, S = Σ y and Z = Σ (2y² − h²); one row changes them by at most 1, h and h².
+The variance of y is (Z/N + h²)/2 − (S/N)²; the variance of the codes is a quarter of it (docs/proofs/quantiles.md).
 """
 
 from __future__ import annotations
@@ -209,10 +207,9 @@ def ratio_interval(
 ) -> tuple[float, float]:
     """Return an estimate of a quotient and the estimate's error bound.
 
-    ``numerator`` and ``denominator`` are noisy numbers with their error bounds, and ``bounds`` is
-    the public range of the true quotient. The result's bound holds if the bounds of both numbers
-    hold. If these bounds exclude no part of the range and the noisy quotient is outside the range, the
-    estimate is the middle of the range.
+    ``numerator`` and ``denominator`` are noisy numbers with their error bounds, and ``bounds`` is the public range of
+    the true quotient. The result's bound holds if the bounds of both numbers hold. If these bounds exclude no part of
+    the range and the noisy quotient is outside the range, the estimate is the middle of the range.
     """
     (top, top_alpha), (bottom, bottom_alpha) = numerator, denominator
     interval = bounds

@@ -1,13 +1,11 @@
 """Errors of numbers computed from noisy cells: cells, their sums, projections and quantiles.
 
-The bounds of sums hold for questions fixed before the release's noise is known, as in Blum & Roth
-2011; only a single cell's bound also holds for adaptive questions. Derivations:
-docs/proofs/histogram.md, docs/proofs/sparse-project.md.
+The bounds of sums hold for questions fixed before the release's noise is known, as in Blum & Roth 2011; only a single
+cell's bound also holds for adaptive questions. Derivations: docs/proofs/histogram.md, docs/proofs/sparse-project.md.
 
-A quantile has an error bound in rank, and an interval of values. The *misfit* of an edge between two codes is
-P − q·N, where P is the number of rows below the edge, N the number of all rows, and q the quantile from 0 to 1
-(``quantile`` in code). A misfit is negative below the quantile and positive above it. Proofs:
-docs/proofs/quantiles.md.
+A quantile has an error bound in rank, and an interval of values. The *misfit* of an edge between two codes is P − q·N,
+where P is the number of rows below the edge, N the number of all rows, and q the quantile from 0 to 1 (``quantile`` in
+code). A misfit is negative below the quantile and positive above it. Proofs: docs/proofs/quantiles.md.
 """
 
 from __future__ import annotations
@@ -62,9 +60,8 @@ def histogram_alpha(
 ) -> float:
     """Bound the error of each of ``numbers`` numbers that sum up to ``cells`` cells.
 
-    With probability 1 − β no answer to the ``expected_queries`` questions is wrong by more than its bound,
-    if the questions are fixed in advance. For adaptive questions, only ``cells`` times the bound of a cell
-    holds.
+    With probability 1 − β no answer to the ``expected_queries`` questions is wrong by more than its bound, if the
+    questions are fixed in advance. For adaptive questions, only ``cells`` times the bound of a cell holds.
     """
     sums = numbers * calibration.expected_queries
     chosen = sum_alpha(
@@ -97,10 +94,9 @@ _LARGEST_TILT = 1.0
 def projected_noise_reach(rate: float, projections: int, cells: int, sums: int, beta: float) -> float:
     """Bound the noise of ``sums`` questions to a projection, with probability 1 − ``beta``.
 
-    The noise of a question is (1/T) Σ_i Q̂_i v_i over the T projections. v_i is two-sided noise of rate λ,
-    and Q̂_i a sum of ``cells`` random signs with weights of at most 1. The bound is
-    min_θ [ln(2·sums/β)/T + ln E_B E_v e^{θBv}] / θ over θ < λ/``cells``, where B is an unweighted sum of
-    ``cells`` signs.
+    The noise of a question is (1/T) Σ_i Q̂_i v_i over the T projections. v_i is two-sided noise of rate λ, and Q̂_i a
+    sum of ``cells`` random signs with weights of at most 1. The bound is min_θ [ln(2·sums/β)/T + ln E_B E_v e^{θBv}] /
+    θ over θ < λ/``cells``, where B is an unweighted sum of ``cells`` signs.
     """
     allowed = math.log(2.0 * sums / beta) / projections
     ups = np.arange(cells + 1, dtype=np.float64)
@@ -125,10 +121,9 @@ def projected_noise_reach(rate: float, projections: int, cells: int, sums: int, 
 def cross_talk_reach(norm: float, projections: int, cells: int, sums: int, beta: float) -> float:
     """Bound the error that other cells cause, with probability 1 − ``beta`` over the random matrix.
 
-    ``norm`` is at least ‖D‖, the ℓ₂ norm of the table's counts. Each question names ``cells`` cells with
-    weights of at most 1. The error of one cell is a sum of independent signs: at most
-    ‖D‖·√(2 ln(2·sums/β) / T). The error of m cells is at most m times as large, and at most
-    ‖D‖·√m · min_θ [ln(2·sums/β)/T − ln(1 − 2θ)/2 − θ] / θ.
+    ``norm`` is at least ‖D‖, the ℓ₂ norm of the table's counts. Each question names ``cells`` cells with weights of at
+    most 1. The error of one cell is a sum of independent signs: at most ‖D‖·√(2 ln(2·sums/β) / T). The error of m cells
+    is at most m times as large, and at most ‖D‖·√m · min_θ [ln(2·sums/β)/T − ln(1 − 2θ)/2 − θ] / θ.
     """
     allowed = math.log(2.0 * sums / beta) / projections
     signs = cells * math.sqrt(2.0 * allowed)
@@ -146,10 +141,9 @@ def cross_talk_reach(norm: float, projections: int, cells: int, sums: int, beta:
 def norm_bound(rate: float, projections: int, squares: float, beta: float) -> float:
     """Bound the table's norm with probability 1 − ``beta``; ``squares`` is Σ_i (u_i + v_i)².
 
-    Here u_i is the i-th projection of the table and v_i its noise. The mean of one square is
-    M = ‖D‖² + E v², and E (u+v)⁴ ≤ 3M² + κ with κ = E v⁴ − 3(E v²)². So P(squares ≤ x) is at most
-    min_t exp(t·x/M + T·ln(1 − t + t²(3 + κ/M²)/2)), which falls as M grows. The result is infinite if there
-    are too few projections for a bound.
+    Here u_i is the i-th projection of the table and v_i its noise. The mean of one square is M = ‖D‖² + E v², and E
+    (u+v)⁴ ≤ 3M² + κ with κ = E v⁴ − 3(E v²)². So P(squares ≤ x) is at most min_t exp(t·x/M + T·ln(1 − t + t²(3 +
+    κ/M²)/2)), which falls as M grows. The result is infinite if there are too few projections for a bound.
     """
     q = math.exp(-rate)
     variance = 2.0 * q / (1.0 - q) ** 2

@@ -155,9 +155,8 @@ def failure_bound(
 ) -> float:
     """Bound the probability that a run fails at ``alpha`` steps.
 
-    Let ρ be the noise of the threshold, ν the noise of a query, s the shift, F(x) = P(ν < x),
-    S(x) = P(ν >= x), k the number of queries, c the cutoff and h = min(c, k). The bound of decisions is at
-    least
+    Let ρ be the noise of the threshold, ν the noise of a query, s the shift, F(x) = P(ν < x), S(x) = P(ν >= x), k the
+    number of queries, c the cutoff and h = min(c, k). The bound of decisions is at least
 
     * 1 − E[F(α+ρ+s)^{k−h} · min(F(α+ρ+s), S(−α+ρ+s))^h] if ρ is drawn once for the whole run,
     * 1 − E[F(α+ρ_min+s)^k · Π_r S(−α+ρ_r+s)] over h independent ρ_r if ρ is drawn again after each ⊤.

@@ -73,9 +73,8 @@ def ordinary_charges_left(cutoff: int, tops: int, surplus: int) -> int:
 def displayed_state(state: StreamState, left: int | None, beyond: str = "end") -> StreamState:
     """Return the state to display; the rest of the grant pays for ``left`` ordinary answers.
 
-    If ``left`` is 0, the stream is displayed as exhausted, although the rest of its grant may pay for a
-    cheaper question (with a larger ``alpha``). A stream that continues with free answers (``beyond`` is not
-    "end") stays open.
+    If ``left`` is 0, the stream is displayed as exhausted, although the rest of its grant may pay for a cheaper
+    question (with a larger ``alpha``). A stream that continues with free answers (``beyond`` is not "end") stays open.
     """
     return "exhausted" if state == "open" and left is not None and left <= 0 and beyond == "end" else state
 
@@ -155,9 +154,8 @@ class BudgetTerms(Protocol):
 def can_pay(cost: Cost, left: Cost, accountant: str) -> bool:
     """Return True if the remaining budget pays for a cost.
 
-    Under ``zcdp`` either the sum of ε or the sum of ρ must fit: docs/proofs/composition.md,
-    "Either way", proves that the source's (ε, δ) then holds for all streams together. As soon as one
-    stream has Gaussian noise, only ρ counts.
+    Under ``zcdp`` either the sum of ε or the sum of ρ must fit: docs/proofs/composition.md, "Either way", proves that
+    the source's (ε, δ) then holds for all streams together. As soon as one stream has Gaussian noise, only ρ counts.
     """
     if accountant == "zcdp":
         added_up = cost.loss <= left.loss and cost.unbounded <= left.unbounded
@@ -228,10 +226,9 @@ def realised_cost(
 ) -> Cost:
     """Return an upper bound of a stream's spent cost; NO_COST before the first answer.
 
-    The ``tops`` charged answers have together cost ``surplus`` parts more than ``tops`` ordinary charges.
-    ε adds up by basic composition, and so does the (ε, δ) of unknown groups. From the first answer on, ρ
-    counts in full, and so does an (ε, δ) from optimal composition. An extension counts as soon as it may
-    have been used.
+    The ``tops`` charged answers have together cost ``surplus`` parts more than ``tops`` ordinary charges. ε adds up by
+    basic composition, and so does the (ε, δ) of unknown groups. From the first answer on, ρ counts in full, and so does
+    an (ε, δ) from optimal composition. An extension counts as soon as it may have been used.
     """
     full = stream_cost(calibration, accountant, uneven_prices=uneven_prices)
     if answered == 0:
@@ -265,11 +262,10 @@ def extension_cost(
 ) -> Cost:
     """Return the most that an extension may spend after ``start`` charged answers.
 
-    Under ``pure`` the losses of its charges add up, or are composed optimally without the rest of the
-    stream. Under ``zcdp`` each independent charge adds ε²/2 to ρ. Charges are not independent if the noise of a
-    threshold is drawn only once, or with ``uneven_prices``. Given all earlier answers, the extension is then
-    pure, with twice the loss of the earlier charges plus its own loss. Proofs: docs/proofs/composition.md,
-    "Extensions".
+    Under ``pure`` the losses of its charges add up, or are composed optimally without the rest of the stream. Under
+    ``zcdp`` each independent charge adds ε²/2 to ρ. Charges are not independent if the noise of a threshold is drawn
+    only once, or with ``uneven_prices``. Given all earlier answers, the extension is then pure, with twice the loss of
+    the earlier charges plus its own loss. Proofs: docs/proofs/composition.md, "Extensions".
     """
     parts = losses(calibration)
     loss = extension.answers * parts.extension_loss

@@ -79,8 +79,7 @@ class Losses:
       round that has not ended.
     - ``gaussian_first``, ``gaussian_charged``: the Gaussian noise of the first answer, and of all charged
       answers together.
-    - ``loss_beyond_plan``: the loss of each charged answer of an extension, if it differs from
-      ``loss_per_answer``.
+    - ``loss_beyond_plan``: the loss of each charged answer of an extension, if it differs from ``loss_per_answer``.
     """
 
     pure_parts: tuple[tuple[int, Fraction], ...]

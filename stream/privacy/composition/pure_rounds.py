@@ -130,9 +130,8 @@ def round_fraction_up(value: Fraction) -> float:
 def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
     """Return the least ε at which the rounds are (ε, δ)-DP, rounded up.
 
-    The result is at most ``rounds`` · ``epsilon_round``/10^10 above the exact value. ``optimal_delta`` at the
-    returned double is at most ``delta``. No theorem about pure rounds can give a smaller ε (Kairouz, Oh &
-    Viswanath 2015).
+    The result is at most ``rounds`` · ``epsilon_round``/10^10 above the exact value. ``optimal_delta`` at the returned
+    double is at most ``delta``. No theorem about pure rounds can give a smaller ε (Kairouz, Oh & Viswanath 2015).
     """
     highest = round_fraction_up(Fraction(epsilon_round) * rounds)
     if optimal_delta(epsilon_round, rounds, 0.0) <= delta:

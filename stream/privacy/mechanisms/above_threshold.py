@@ -1,9 +1,8 @@
 """AboveThreshold with any cutoff, for a batch over many streams at once.
 
-A query with the value f is ⊤ iff f + ν ≥ T + ρ + s, in whole grid steps: T is the threshold, ν is
-noise of the query, ρ noise of the stream or of the round (which ends with a ⊤), and s a public
-shift. f + ν − T is the query's *margin*, and ρ + s the *barrier*. After c ⊤s (the cutoff) the stream
-is exhausted, and further queries are answered ``halted``.
+A query with the value f is ⊤ iff f + ν ≥ T + ρ + s, in whole grid steps: T is the threshold, ν is noise of the query, ρ
+noise of the stream or of the round (which ends with a ⊤), and s a public shift. f + ν − T is the query's *margin*, and
+ρ + s the *barrier*. After c ⊤s (the cutoff) the stream is exhausted, and further queries are answered ``halted``.
 Privacy: the master lemma of docs/proofs/above-threshold.md.
 """
 

@@ -116,8 +116,7 @@ class Estimator:
     - ``true_counts``: returns the private counts of a marginal.
     - ``workload``: the sets of attributes from which the warm start chooses; ``expected``: the sets of
       attributes over which typical errors are averaged.
-    - ``tops``: number of charged answers so far; ``parts_left``: the rest of the grant, in parts of a
-      charge.
+    - ``tops``: number of charged answers so far; ``parts_left``: the rest of the grant, in parts of a charge.
     """
 
     sizes: tuple[int, ...]

@@ -13,9 +13,8 @@ a bound of the curvature, rows·p_S + τ_S. It uses Nesterov momentum, which res
 downhill. If the gradient grows much, the fit returns to the point with the least gradient and takes smaller
 steps. The number of steps depends on the number of cells alone.
 
-Only operations that IEEE 754 defines to the last bit are used: +, −, ·, /, square roots, rounding,
-exponentials from a table in decimal arithmetic, sums of integers below 2⁵³ (exact in any order)
-and sums in a fixed order.
+Only operations that IEEE 754 defines to the last bit are used: +, −, ·, /, square roots, rounding, exponentials from a
+table in decimal arithmetic, sums of integers below 2⁵³ (exact in any order) and sums in a fixed order.
 """
 
 from __future__ import annotations

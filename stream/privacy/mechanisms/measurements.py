@@ -231,10 +231,9 @@ class Measurements:
     def connect_axes(self, axes: Axes, max_cells: int = MAX_CONNECTED_CELLS) -> Axes:
         """Return ``axes`` with the attributes by which measured marginals connect them.
 
-        Two axes that no measurement contains together are connected by the attributes that were measured
-        with each of them, the smallest first. If there are no such attributes, they are connected by the
-        attributes on the shortest chain of measurements between the two. The table of all these attributes
-        has at most ``max_cells`` cells.
+        Two axes that no measurement contains together are connected by the attributes that were measured with each of
+        them, the smallest first. If there are no such attributes, they are connected by the attributes on the shortest
+        chain of measurements between the two. The table of all these attributes has at most ``max_cells`` cells.
         """
         if (cached := self._connected.get((axes, max_cells))) is None:
             measured = [measurement.axes for measurement in self.listed]

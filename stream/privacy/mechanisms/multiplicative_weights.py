@@ -76,9 +76,8 @@ class SparseHypothesis:
     def estimate_answers(self, questions: Sequence[CellQuestion], rows: int) -> npt.NDArray[np.int64]:
         """Return the estimated answers to questions, in steps of 1/1024.
 
-        An answer is ``rows`` times the sum of weight times share over the question's cells. It is rounded
-        to the nearest step, halves upwards. Before rounding, inexact shares cause an error of at most
-        rows·2⁻⁶⁰ steps.
+        An answer is ``rows`` times the sum of weight times share over the question's cells. It is rounded to the
+        nearest step, halves upwards. Before rounding, inexact shares cause an error of at most rows·2⁻⁶⁰ steps.
         """
         shares = self._current_shares()
         other_share = self._other_share
@@ -146,9 +145,8 @@ class Noise(Protocol):
 class HypothesisAnswer:
     """One answer in steps.
 
-    If ``above`` is true, the number is noisy, and the hypothesis was corrected up or down by ``times``·η.
-    Answers after the last correction that the grant pays for are not ``promised``, because they are not
-    compared with the table.
+    If ``above`` is true, the number is noisy, and the hypothesis was corrected up or down by ``times``·η. Answers after
+    the last correction that the grant pays for are not ``promised``, because they are not compared with the table.
     """
 
     above: bool
@@ -233,13 +231,11 @@ def answer_questions(
 ) -> list[HypothesisAnswer]:
     """Answer questions in order until the cutoff.
 
-    With ``beyond``, the hypothesis answers later questions, without a promise; otherwise they get
-    no answer.
+    With ``beyond``, the hypothesis answers later questions, without a promise; otherwise they get no answer.
 
-    A question is ⊤ iff |f(D) − rows·q(p̂)| + ν ≥ T + ρ + s, in whole steps; ``private`` has the true values
-    f(D). Questions are decided in blocks: after the first ⊤ of a block, the hypothesis is corrected in
-    place, and the rest of the block is decided again. Blocks grow until a ⊤ occurs, so that a ⊤ repeats
-    few evaluations.
+    A question is ⊤ iff |f(D) − rows·q(p̂)| + ν ≥ T + ρ + s, in whole steps; ``private`` has the true values f(D).
+    Questions are decided in blocks: after the first ⊤ of a block, the hypothesis is corrected in place, and the rest of
+    the block is decided again. Blocks grow until a ⊤ occurs, so that a ⊤ repeats few evaluations.
     """
     steps: list[HypothesisAnswer] = []
     size = _FIRST_BLOCK

@@ -1,9 +1,8 @@
 """The private values of a query: numbers rounded to the declared grid, and counts of texts.
 
-Numbers are compared as integers: v becomes ⌊v/γ + ½⌋, where v, the grid γ and the sensitivity Δ are
-exact decimals. If |v − v′| ≤ Δ, the integers differ by at most ⌈Δ/γ⌉, to which noise is calibrated. A
-number is rounded from its double, or from its decimal if the double is so near to a tie that its own
-rounding error matters. Proof: ``docs/noise.md``.
+Numbers are compared as integers: v becomes ⌊v/γ + ½⌋, where v, the grid γ and the sensitivity Δ are exact decimals. If
+|v − v′| ≤ Δ, the integers differ by at most ⌈Δ/γ⌉, to which noise is calibrated. A number is rounded from its double,
+or from its decimal if the double is so near to a tie that its own rounding error matters. Proof: ``docs/noise.md``.
 
 The texts of one window have together at most ``MOST_WINDOW_BYTES``, measured by ``text_size``, so that a
 record can hold them with their counts. If a window's texts are larger, its record has None instead.

@@ -4,12 +4,11 @@ All numbers are integers. The noise of a cell is derived from the stream and the
 same noise alone as in the whole release. The noise of a text also depends on the question's position.
 Privacy: docs/proofs/histogram.md, docs/proofs/sparse-project.md and docs/proofs/unknown-groups.md.
 
-Sums over the cells of a *tensor* (one axis for each attribute) are exact: true counts, noisy counts, and an
-estimate's shares are integers. A weighting gives each cell a weight. It is stored as its differences along
-all axes, its *corners*: a weighting that is 1 in a box and 0 outside has 2ⁿ corners for n axes, and its sum
-needs only 2ⁿ entries of the cumulative sums. If cumulative sums or corners need much more memory than
-the tensor, the weights of the cells are stored instead. A 64-bit sum is exact if its result fits 63 bits,
-even if a partial sum overflows.
+Sums over the cells of a *tensor* (one axis for each attribute) are exact: true counts, noisy counts, and an estimate's
+shares are integers. A weighting gives each cell a weight. It is stored as its differences along all axes, its
+*corners*: a weighting that is 1 in a box and 0 outside has 2ⁿ corners for n axes, and its sum needs only 2ⁿ entries of
+the cumulative sums. If cumulative sums or corners need much more memory than the tensor, the weights of the cells are
+stored instead. A 64-bit sum is exact if its result fits 63 bits, even if a partial sum overflows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Random choices: noisy maximum, exponential mechanism, randomized response; choices of a warm start.
 
-Noisy maximum and exponential mechanism choose a candidate by its private score, in whole grid steps with
-sensitivity Δ. Their rate is ε0/(2Δ) per step. It is ε0/Δ if scores are *monotone*: between neighbors all
-scores change in the same direction. Both mechanisms are ε0-differentially private for any number of
-candidates (docs/proofs/noisy-max.md).
+Noisy maximum and exponential mechanism choose a candidate by its private score, in whole grid steps with sensitivity Δ.
+Their rate is ε0/(2Δ) per step. It is ε0/Δ if scores are *monotone*: between neighbors all scores change in the same
+direction. Both mechanisms are ε0-differentially private for any number of candidates (docs/proofs/noisy-max.md).
 Randomized response replaces a person's category at random (docs/proofs/randomized-response.md).
 
 Quantiles of an ordered attribute are drawn by the exponential mechanism, exactly. Of n rows, let b rows
@@ -11,11 +10,10 @@ have smaller values than x, and u rows values up to x. The *distance* of x from 
 max(0, b − q·n, q·n − u): the number of rows by which the rank of x misses q·n. A value is drawn with
 probability ∝ e^{−rate·distance} (docs/proofs/quantiles.md).
 
-*Warm start* (docs/proofs/pmw.md): for a workload, sets of attributes are chosen one after the other, and
-the marginal on each is measured. Each choice is a noisy maximum. The score of a set, in whole steps, is the
-ℓ₁ distance of its marginal from the estimate, minus the noise that measuring it would add. The number of
-choices follows from the plan and the public (or noisy) number of rows. Key, stream and table determine all
-results, with the same bits on every machine.
+*Warm start* (docs/proofs/pmw.md): for a workload, sets of attributes are chosen one after the other, and the marginal
+on each is measured. Each choice is a noisy maximum. The score of a set, in whole steps, is the ℓ₁ distance of its
+marginal from the estimate, minus the noise that measuring it would add. The number of choices follows from the plan and
+the public (or noisy) number of rows. Key, stream and table determine all results, with the same bits on every machine.
 
 *Typical errors* of estimates (docs/proofs/pmw.md): the root distance of a set A of attributes is
 ‖D_A − F_A‖₁/√|A|, with the table's counts D_A, the estimated counts F_A and the number |A| of cells. Let R
@@ -116,8 +114,7 @@ class ExponentialWeights:
     def weight_at(self, gap: int) -> int:
         """Return 2^192·e^{−rate·gap}; rounding makes it too low by less than 28.
 
-        Each digit of ``gap`` takes one multiplication, even if it is 0, so that the time does not
-        reveal the gap.
+        Each digit of ``gap`` takes one multiplication, even if it is 0, so that the time does not reveal the gap.
         """
         weight = 1 << WEIGHT_BITS
         for digit, powers in enumerate(self.powers):

@@ -1,20 +1,18 @@
 """Exact samplers of noise on the integers, from uniform words.
 
-**Geometric.** A geometric variable G on {0, 1, 2, …} with P(G ≥ x) = qˣ, q = exp(−rate), has independent
-binary digits: digit i is 1 with probability q^(2^i) / (1 + q^(2^i)). Each digit is drawn by comparing a
-128-bit uniform word with this probability in fixed point. So the sampled distribution is a product of
-Bernoulli variables with known probabilities. The number of words and comparisons depends on the rate alone,
-never on the outcome: timestamps reveal nothing about the noise. (The low 64 bits are read only if the high
-64 bits tie, which has probability 2⁻⁶⁴ per digit.)
+**Geometric.** A geometric variable G on {0, 1, 2, …} with P(G ≥ x) = qˣ, q = exp(−rate), has independent binary digits:
+digit i is 1 with probability q^(2^i) / (1 + q^(2^i)). Each digit is drawn by comparing a 128-bit uniform word with this
+probability in fixed point. So the sampled distribution is a product of Bernoulli variables with known probabilities.
+The number of words and comparisons depends on the rate alone, never on the outcome: timestamps reveal nothing about the
+noise. (The low 64 bits are read only if the high 64 bits tie, which has probability 2⁻⁶⁴ per digit.)
 
 **Discrete Gaussian.** A draw with P(k) ∝ exp(−k²/2σ²) is one table look-up. The first bit of a 128-bit word
 is the sign; a binary search compares the other 127 bits with the cumulative probabilities of |k|
 in fixed point. The work depends on σ² alone, never on the outcome. (The low 64 bits are read only
 if the high ones tie with an entry, which has probability 2⁻⁶³ per entry.)
 
-Wide noise is a sum x + 512·y of two such draws, where y may again be a sum. At every integer its
-probability differs by at most one part in 2⁷⁴ from one discrete Gaussian (proof in docs/noise.md), and
-no table has more than 2¹⁵ entries.
+Wide noise is a sum x + 512·y of two such draws, where y may again be a sum. At every integer its probability differs by
+at most one part in 2⁷⁴ from one discrete Gaussian (proof in docs/noise.md), and no table has more than 2¹⁵ entries.
 """
 
 from __future__ import annotations

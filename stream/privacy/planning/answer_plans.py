@@ -112,10 +112,9 @@ def textbook_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float,
 def vector_sensitivity(sensitivity_steps: int, values: int, facts: SourceFacts) -> int:
     """Return the ℓ₁ sensitivity of ``values`` numbers of one answer, in steps.
 
-    One person may change all values that a producer sends. If the values are counts of disjoint
-    groups, adding or removing a row changes one count, and replacing a row changes two.
-    ``sensitivity_steps`` includes the contribution bound; for a standing stream it is the
-    sensitivity of the whole answer.
+    One person may change all values that a producer sends. If the values are counts of disjoint groups, adding or
+    removing a row changes one count, and replacing a row changes two. ``sensitivity_steps`` includes the contribution
+    bound; for a standing stream it is the sensitivity of the whole answer.
     """
     if values == 1 or facts.window is not None:
         return sensitivity_steps
@@ -127,8 +126,7 @@ def vector_sensitivity(sensitivity_steps: int, values: int, facts: SourceFacts) 
 def count_changed_numbers(values: int, facts: SourceFacts) -> int:
     """Return how many values a person changes in the case with the largest ℓ₂ norm of the change.
 
-    For disjoint groups, all rows of the person are then in one group, or in two groups if neighbors replace
-    a row.
+    For disjoint groups, all rows of the person are then in one group, or in two groups if neighbors replace a row.
     """
     if facts.window is not None:
         return facts.window.spread

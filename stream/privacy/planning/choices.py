@@ -114,10 +114,9 @@ class Choice:
 def rank_mechanisms(goal: PlanGoal, on_mechanism: Callable[[str], None] = lambda _: None) -> tuple[Choice, ...]:
     """Return all mechanisms, best first; mechanisms that do not apply are last.
 
-    ``on_mechanism`` is called with each kind before it is planned. With groups, a mechanism over a
-    table's attributes may appear twice: with all attributes, and with the grouped attributes alone. If ε is
-    given, mechanisms are ranked by α, otherwise by ε. Of two that differ by at most a thousandth, the simpler
-    one is first.
+    ``on_mechanism`` is called with each kind before it is planned. With groups, a mechanism over a table's attributes
+    may appear twice: with all attributes, and with the grouped attributes alone. If ε is given, mechanisms are ranked
+    by α, otherwise by ε. Of two that differ by at most a thousandth, the simpler one is first.
 
     Raises:
         PlanError: the goal has neither ε nor α, α depends on private facts, or there are too many groups.

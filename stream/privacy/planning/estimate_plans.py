@@ -354,9 +354,8 @@ def _make_division(task: _EstimateInputs, part: float) -> _Division:
 class ErrorBounds:
     """The error bounds of one stream; together they fail with a probability of at most their parts of β.
 
-    The bounds cover all single cells of a marginal and all ranges of its attributes at once. So they
-    hold even for questions that are chosen after the noise is known. Bounds of single cells add up
-    to a bound of any sum of cells.
+    The bounds cover all single cells of a marginal and all ranges of its attributes at once. So they hold even for
+    questions that are chosen after the noise is known. Bounds of single cells add up to a bound of any sum of cells.
     """
 
     calibration: EstimateCalibration
@@ -387,9 +386,8 @@ class ErrorBounds:
     ) -> float:
         """Bound the error of ``number_count`` numbers that are sums of a ⊤'s new marginal.
 
-        The bound is in units of the sensitivity. Each number sums at most ``summed_cells`` cells, with
-        weights of 1 if ``full_weights``. The question was asked before the noise was drawn, so only these
-        sums need a bound.
+        The bound is in units of the sensitivity. Each number sums at most ``summed_cells`` cells, with weights of 1 if
+        ``full_weights``. The question was asked before the noise was drawn, so only these sums need a bound.
         """
         beta = NUMBERS_PART * self.calibration.beta / self.calibration.cutoff
         return sum_alpha(law, summed_cells, number_count, beta, full_weights=full_weights)

@@ -181,9 +181,8 @@ def form_alpha(  # noqa: PLR0911 - one for each form
     """Return the error of each answer to a question of the form.
 
     The error is in rows. For a share with a public row count, it is a share. For sums and means it is in the
-    attribute's unit; with several attributes, the largest error is returned. Groups and means are over all
-    rows. If a mechanism counts each window separately, its error of a running count is the error of the sum
-    of all windows.
+    attribute's unit; with several attributes, the largest error is returned. Groups and means are over all rows. If a
+    mechanism counts each window separately, its error of a running count is the error of the sum of all windows.
     """
     match goal.form:
         case "fraction":

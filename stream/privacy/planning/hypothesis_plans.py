@@ -1,9 +1,8 @@
 """Planner of multiplicative weights: the number of updates, and the division of ε.
 
-Each ⊤ of the sparse vector causes one update of the hypothesis. Let each update correct an error above the
-gap γ (a share of the rows), and let the learning rate be η = 4γ. Then fewer than c = ln|X| / (2γ²) updates
-occur, where |X| is the number of cells. Proofs: docs/proofs/pmw-weights.md. Errors are in rows; a step is
-1/1024 row.
+Each ⊤ of the sparse vector causes one update of the hypothesis. Let each update correct an error above the gap γ (a
+share of the rows), and let the learning rate be η = 4γ. Then fewer than c = ln|X| / (2γ²) updates occur, where |X| is
+the number of cells. Proofs: docs/proofs/pmw-weights.md. Errors are in rows; a step is 1/1024 row.
 """
 
 from __future__ import annotations
@@ -136,10 +135,9 @@ def plan_calibrations(
 def count_cells(universe: int, sparsity: int, updates: int, rows: int) -> int:
     """Return the number of cells over which a sparse hypothesis spreads the rows initially.
 
-    If the universe (all cells) is small, the result is its size. Otherwise the result exceeds the number of
-    cells that updates can name, and is so large that a question about other cells is answered with at most one
-    row. The bound on updates holds with the logarithm of this number, and of any larger number
-    (docs/proofs/pmw-weights.md, Theorem 4).
+    If the universe (all cells) is small, the result is its size. Otherwise the result exceeds the number of cells that
+    updates can name, and is so large that a question about other cells is answered with at most one row. The bound on
+    updates holds with the logarithm of this number, and of any larger number (docs/proofs/pmw-weights.md, Theorem 4).
     """
     return min(universe, max(sparsity * updates + 1, sparsity * rows))
 

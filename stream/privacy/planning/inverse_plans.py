@@ -43,8 +43,7 @@ ANSWER_CUTOFF_FIELDS: Final = frozenset({"cutoff", "answers"})
 def cutoff_field(kind: str, model: type[BaseModel], *, standing: bool) -> str | None:
     """Return the name of the cutoff field; None for a mechanism that is charged once.
 
-    A histogram over a table is charged once. In a ``standing`` stream a histogram is charged for
-    each window.
+    A histogram over a table is charged once. In a ``standing`` stream a histogram is charged for each window.
     """
     if kind == "histogram" and not standing:
         return None
@@ -91,9 +90,8 @@ def needed_epsilon(
 def largest_cutoff(spec: StreamSpec, facts: SourceFacts, alpha: float) -> int:
     """Return the most charged answers (within ``TOLERANCE``) at which the error is at most ``alpha``.
 
-    The charged answers are the ⊤s of above_threshold and numeric_sparse, and all answers of
-    laplace, noisy_max and exponential. The result is at most ``MAX_ANSWERS``; the cutoff in
-    ``spec`` is ignored.
+    The charged answers are the ⊤s of above_threshold and numeric_sparse, and all answers of laplace, noisy_max and
+    exponential. The result is at most ``MAX_ANSWERS``; the cutoff in ``spec`` is ignored.
 
     Raises:
         PlanError: even a single answer has a larger error, or the mechanism does not charge single answers.
@@ -177,10 +175,9 @@ def _find_boundary(
 ) -> tuple[float, float] | None:
     """Return two neighboring points, of which only the second is past the boundary.
 
-    A point is past the boundary if its error is at most ``alpha``; for ``rising`` errors, if it is above
-    ``alpha``. Return None if no point is past the boundary, and the least point twice if all points are.
-    Errors are nearly powers of the parameter, so the search extrapolates the next point in logarithms;
-    every third step bisects instead.
+    A point is past the boundary if its error is at most ``alpha``; for ``rising`` errors, if it is above ``alpha``.
+    Return None if no point is past the boundary, and the least point twice if all points are. Errors are nearly powers
+    of the parameter, so the search extrapolates the next point in logarithms; every third step bisects instead.
     """
     least, largest = bounds
     below: float | None = None

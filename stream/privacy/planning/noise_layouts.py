@@ -156,7 +156,6 @@ def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> EpsilonSplit:
 
 _COARSE_SCALE = 64.0
 
-
 _Planned = TypeVar("_Planned")
 
 
@@ -211,12 +210,11 @@ class PlanInputs:
 def plan_textbook(inputs: PlanInputs) -> SparseVectorCalibration:
     """Plan two-sided noise with new threshold noise after each ⊤ (Kamath, lecture 9, Figure 2).
 
-    The noise scale is σ for the threshold and 2σ for queries. σ is 2c/ε, or √(32 c ln(1/δ))/ε if this is
-    smaller and optimal composition confirms (ε, δ). ``alpha`` is 4σ(ln k + ln(2c/β))Δ for k queries
-    (Theorems 2 and 4), or the exact error if a coarse grid makes the exact error larger. Monotonicity is
-    not used. Numbers with separate noise get 1/9 of ε if δ = 0; otherwise 1/(√512 + 1) of ε, and σ has
-    ln(2/δ) instead of ln(1/δ). Then α is 4σ(ln k + ln(4c/β))Δ (Dwork & Roth 2014, Algorithm 3,
-    Theorem 3.28).
+    The noise scale is σ for the threshold and 2σ for queries. σ is 2c/ε, or √(32 c ln(1/δ))/ε if this is smaller and
+    optimal composition confirms (ε, δ). ``alpha`` is 4σ(ln k + ln(2c/β))Δ for k queries (Theorems 2 and 4), or the
+    exact error if a coarse grid makes the exact error larger. Monotonicity is not used. Numbers with separate noise get
+    1/9 of ε if δ = 0; otherwise 1/(√512 + 1) of ε, and σ has ln(2/δ) instead of ln(1/δ). Then α is 4σ(ln k + ln(4c/β))Δ
+    (Dwork & Roth 2014, Algorithm 3, Theorem 3.28).
     """
     cutoff, fresh = inputs.cutoff, inputs.numbers == "fresh"
     per_round, delta, answers = optimal_round_epsilon(inputs.epsilon, 0.0, cutoff), 0.0, 1.0 / 9.0

@@ -1,10 +1,9 @@
 """Texts of error bounds and of budgets, and warnings about bounds that are not informative.
 
-Each text states which numbers or decisions the bound is for, how many answers, and the probability. A
-promise is not informative if the error exceeds a third of the rows or of the range of a number, or the
-threshold of a decision. For laplace and histograms, the error is the half-width of a 95 % confidence
-interval; for other mechanisms it is α. Warnings depend on public facts alone. A second part describes what a
-budget promises in each of its periods.
+Each text states which numbers or decisions the bound is for, how many answers, and the probability. A promise is not
+informative if the error exceeds a third of the rows or of the range of a number, or the threshold of a decision. For
+laplace and histograms, the error is the half-width of a 95 % confidence interval; for other mechanisms it is α.
+Warnings depend on public facts alone. A second part describes what a budget promises in each of its periods.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """Planner of mechanisms that release something once, and the trees of running counts.
 
-These mechanisms are histogram, lazy_histogram, sparse_project and running_count. The *parts* of a release are
-composed by basic or optimal composition (Kairouz, Oh & Viswanath 2015). A histogram is one part, with Laplace
-noise or, if δ > 0, Gaussian noise. A projection (sparse_project) has one part for each row of its matrix. A
-running count is one release of all sums of all groups. Proofs: docs/proofs/histogram.md, sparse-project.md
-and running-count.md.
+These mechanisms are histogram, lazy_histogram, sparse_project and running_count. The *parts* of a release are composed
+by basic or optimal composition (Kairouz, Oh & Viswanath 2015). A histogram is one part, with Laplace noise or, if δ >
+0, Gaussian noise. A projection (sparse_project) has one part for each row of its matrix. A running count is one release
+of all sums of all groups. Proofs: docs/proofs/histogram.md, sparse-project.md and running-count.md.
 
-A running count of T windows has a binary tree with one leaf for each number of windows t = 0 … T. Each
-branching, with the leaves a … b − 1 on its left and b … c − 1 on its right, has a *node*: the sum of the
-windows a … b − 1, numbered from 0. The answers for all t on the right use this node. So the answer for t
-uses one node for each right turn on the path to leaf t, and window w is in one node for each left turn on
-the path to leaf w.
+A running count of T windows has a binary tree with one leaf for each number of windows t = 0 … T. Each branching, with
+the leaves a … b − 1 on its left and b … c − 1 on its right, has a *node*: the sum of the windows a … b − 1, numbered
+from 0. The answers for all t on the right use this node. So the answer for t uses one node for each right turn on the
+path to leaf t, and window w is in one node for each left turn on the path to leaf w.
 
 Consider all trees in which no window is in more than z nodes, and no answer sums more than m nodes. The
 largest of them has T = C(z + m, z) − 1 windows: its left part is the largest tree for z − 1 and m, its

@@ -1,8 +1,7 @@
 """Randomized response: exact probabilities, planner, and unbiased estimates of shares.
 
-Each event has one person's category, one of k. The answer is this category with probability
-e^ε/(e^ε + k − 1), otherwise one of the other categories, each with the same probability. Proofs:
-docs/proofs/randomized-response.md.
+Each event has one person's category, one of k. The answer is this category with probability e^ε/(e^ε + k − 1),
+otherwise one of the other categories, each with the same probability. Proofs: docs/proofs/randomized-response.md.
 """
 
 from __future__ import annotations
@@ -101,10 +100,9 @@ def hoeffding_alpha(law: ResponseLaw, events: int, beta: float) -> float:
 def share_alpha(law: ResponseLaw, events: int, beta: float) -> float:
     """Return the Chernoff error bound of all shares, for any true shares.
 
-    The count of a category in n events is a sum of independent trials with mean nθ, where θ is between the
-    two probabilities of the law. The probability that the count is above n(θ + t) is at most
-    e^{−n·KL(θ + t ‖ θ)}, and likewise below n(θ − t) (Hoeffding 1963, Theorem 1). A search finds the worst
-    θ and the least t.
+    The count of a category in n events is a sum of independent trials with mean nθ, where θ is between the two
+    probabilities of the law. The probability that the count is above n(θ + t) is at most e^{−n·KL(θ + t ‖ θ)}, and
+    likewise below n(θ − t) (Hoeffding 1963, Theorem 1). A search finds the worst θ and the least t.
     """
     own, other = law.probabilities
     allowed = math.log(2.0 * law.categories / beta) / events
@@ -124,12 +122,11 @@ def estimate_shares(
 ) -> tuple[EstimatedShare, ...]:
     """Estimate each category's share without bias, from the number of answers that name it.
 
-    If y of n answers name a category, its estimate is (y/n − q)/(p − q), where p is the probability of a
-    person's own category and q the probability of each other category. The intervals are Clopper-Pearson
-    intervals with β/k for each of the k categories. With probability 1 − ``beta`` all of them contain the
-    shares among the people who answered, and also the shares in a population from which these people were
-    drawn independently. ``deviation`` is the standard deviation that the noise gives the estimate, if the
-    true share equals the estimate.
+    If y of n answers name a category, its estimate is (y/n − q)/(p − q), where p is the probability of a person's own
+    category and q the probability of each other category. The intervals are Clopper-Pearson intervals with β/k for each
+    of the k categories. With probability 1 − ``beta`` all of them contain the shares among the people who answered, and
+    also the shares in a population from which these people were drawn independently. ``deviation`` is the standard
+    deviation that the noise gives the estimate, if the true share equals the estimate.
     """
     events = sum(counts)
     own, other = law.probabilities

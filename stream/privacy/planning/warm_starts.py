@@ -1,11 +1,10 @@
 """Warm starts: the marginals that a stream with an estimate measures before its first question.
 
 A warm start measures no marginal, all single attributes, or all pairs. With a workload it measures all single
-attributes; then each *round* chooses one set of the workload and measures it. The module also plans the
-typical errors of estimates: the sets of attributes over which they are averaged, and their noise. With the
-constants below, the errors of all pairs' cells were small on tables of several kinds
-(`python -m benchmarks.workloads`); privacy and error bounds hold for any constants. The module also has the
-noise laws of what a ⊤ measures.
+attributes; then each *round* chooses one set of the workload and measures it. The module also plans the typical errors
+of estimates: the sets of attributes over which they are averaged, and their noise. With the constants below, the errors
+of all pairs' cells were small on tables of several kinds (`python -m benchmarks.workloads`); privacy and error bounds
+hold for any constants. The module also has the noise laws of what a ⊤ measures.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Choice of a mechanism for a workload: the expected error of one count of its cells.
 
-α bounds the errors of all answers together; the expected error is the mean absolute error of one
-count. It follows from public parameters; for ``pmw`` also from factors that were measured on example
-tables. ``sotto plan --about`` prints the comparison, and a stream with the mechanism ``auto`` gets the
-best mechanism.
+α bounds the errors of all answers together; the expected error is the mean absolute error of one count. It follows from
+public parameters; for ``pmw`` also from factors that were measured on example tables. ``sotto plan --about`` prints the
+comparison, and a stream with the mechanism ``auto`` gets the best mechanism.
 """
 
 from __future__ import annotations
@@ -76,8 +75,7 @@ class WorkloadChoice:
 class StreamParameters:
     """The parameters that all compared streams share.
 
-    ``answers`` is the number of answers for which ``laplace`` reserves ε; by default one for each set of
-    the workload.
+    ``answers`` is the number of answers for which ``laplace`` reserves ε; by default one for each set of the workload.
     """
 
     epsilon: float

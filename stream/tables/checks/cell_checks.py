@@ -24,7 +24,6 @@ MAX_VALUES: Final = 10_000
 
 _SHOWN_LENGTH: Final = 60
 
-
 MisfitKind = Literal[
     "missing", "undeclared", "not a number", "not a date", "not whole", "between steps", "below", "above"
 ]

@@ -45,7 +45,6 @@ _THOUSANDS: Final = re.compile(r"\s*[-+]?[1-9]\d{0,2}((,\d{3})+|([ '’\u00a0\u2
 _UNIT: Final = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*[^\d\s.,eE+-]+\s*")
 _NOT_UTF8: Final = "\ufffd"
 
-
 NOTICE: Final = (
     "PRIVATE: exact figures about people's rows, which no noise protects. They are for the table's owner alone: do not "
     "publish, log or send them. Nothing was sent, logged or stored."

@@ -158,7 +158,6 @@ SERVER_KINDS: Final[Mapping[str, ServerKind]] = {
 }
 """Servers that are read through Ibis, by scheme."""
 
-
 _plain_words = re.compile(r"[A-Z0-9_.]{1,80}", re.ASCII)
 
 _LARGEST_PRECISION: Final = 38

@@ -27,7 +27,6 @@ _MAX_DIGITS: Final = 64
 _DAYS: Final = Dates(kind="date", minimum="1000-01-01", maximum="3800-12-31", outside="reject")
 """The days of the kind ``date``; days outside this range are NULL."""
 
-
 _COMPARISONS: Final = {"=": op.eq, "<>": op.ne, "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge}
 _OPERATIONS: Final = {"+": op.add, "-": op.sub, "*": op.mul}
 

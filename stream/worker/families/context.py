@@ -51,7 +51,6 @@ class TableFreedError(Exception):
 TERMS_CACHE_SIZE: Final = 1 << 10
 """Size of caches of values derived from streams' terms: this number of recent ones, and as many older ones."""
 
-
 Kind = TypeVar("Kind")
 Result = TypeVar("Result")
 

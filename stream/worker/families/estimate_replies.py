@@ -44,7 +44,6 @@ _BASIS_OF_KIND: Final = {
     "unpromised": "hypothesis",
 }
 
-
 CHARGED_KINDS: Final = ("above", "priced")
 
 

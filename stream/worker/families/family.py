@@ -121,7 +121,6 @@ class PaidFamily(Family):
 
 State = TypeVar("State")
 
-
 STATE_CACHE_BYTES: Final = 128 << 20
 """Maximum number of bytes of a family's cached states; other states are built again from their updates."""
 
