@@ -23,14 +23,13 @@ def _parse_flag(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
-def _parse_price(text: str) -> float | str:
-    return text if text.endswith("%") else float(text)
-
-
 _OPTIONS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "intervals": (_parse_flag, "true or false"),
     "epsilon": (_parse_flag, "true or false"),
-    "max_price": (_parse_price, "an ε, such as 0.1, or a part of the stream's grant, such as 10%25"),
+    "max_price": (
+        lambda text: text if text.endswith("%") else float(text),
+        "an ε, such as 0.1, or a part of the stream's grant, such as 10%25",
+    ),
     "timeout": (float, "a number of seconds"),
     "prefix": (str, "the prefix of the installation's topics"),
 }

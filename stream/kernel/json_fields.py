@@ -207,7 +207,8 @@ class FieldLocator:
                 names.append(step.encode(errors="replace"))
                 first.append(0)
                 count.append(0)
-        self.is_plain = len(names) <= _MAX_NODES and all(map(_is_plain, names))
+        plain = all(0x20 <= letter < 0x7F and letter not in b'"\\' for name in names for letter in name)
+        self.is_plain = plain and len(names) <= _MAX_NODES
         """True if the kernel supports the names: all are plain, and there are at most ``_MAX_NODES``."""
         self._names = spans_of(names)
         self._name_starts = self._names.at.astype(np.int32)
@@ -242,7 +243,3 @@ def digest_and_partition(texts: Spans, partitions: int) -> tuple[Words, Column] 
     columns = addresses(texts.data, texts.at, texts.size)
     library.sotto_digests(len(texts), *columns, partitions, address(found), address(target_partitions))
     return found, target_partitions
-
-
-def _is_plain(name: bytes) -> bool:
-    return all(0x20 <= letter < 0x7F and letter not in b'"\\' for letter in name)

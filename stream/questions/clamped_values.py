@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from math import floor
+from operator import add
 from typing import Final
 
 from schemas import (
@@ -31,7 +32,7 @@ from schemas import (
     TableSource,
 )
 from schemas.calendars import format_day
-from stream.tables.expressions import FALSE, AllOf, AnyOf, Codes, Predicate, conjunction, make_leaf
+from stream.tables.expressions import FALSE, Codes, Predicate, attributes_of, conjunction, evaluate, make_leaf
 from stream.tables.sensitivity import ordered_values
 from stream.tables.table_errors import PredicateError
 
@@ -150,8 +151,8 @@ def _describe_other_categories(
     }
     for text in predicates:
         if any(name.casefold() in text.casefold() for name in others):
-            found = {leaf.attribute for leaf in _list_leaves(parse_condition(text, attributes))}
-            named |= {name for name in found & others.keys() if _holds_at(text, name, others[name], attributes)}
+            found = attributes_of(parse_condition(text, attributes)) & others.keys()
+            named |= {name for name in found if _holds_at(text, name, others[name], attributes)}
     return tuple(
         f"'{name}': '{getattr(attributes[name], 'other', None)}' also counts missing and undeclared categories"
         for name in others
@@ -174,7 +175,8 @@ def _ends_in_condition(text: str, attributes: Mapping[str, Domain]) -> Iterator[
     beyond = set(_ends_before_numbers(text, attributes))
     wider = _widen(attributes)
     predicate = parse_condition(text, {**attributes, **{name: domain for name, (domain, _) in wider.items()}})
-    for leaf in _list_leaves(predicate):
+    leaves: list[Codes] = evaluate(predicate, lambda _: [], lambda leaf: [leaf], add, add)
+    for leaf in leaves:
         if leaf.attribute in wider:
             wide, first = wider[leaf.attribute]
             after = first + attributes[leaf.attribute].size
@@ -220,15 +222,6 @@ def parse_condition(text: str, attributes: Mapping[str, Domain]) -> Predicate:
         return PredicateParser(attributes).parse(text)
     except PredicateError:
         return FALSE
-
-
-def _list_leaves(predicate: Predicate) -> Iterator[Codes]:
-    match predicate:
-        case Codes():
-            yield predicate
-        case AllOf(parts) | AnyOf(parts):
-            for part in parts:
-                yield from _list_leaves(part)
 
 
 def _widen(attributes: Mapping[str, Domain]) -> dict[str, tuple[Domain, int]]:

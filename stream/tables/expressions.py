@@ -84,26 +84,12 @@ def negation(predicate: Predicate) -> Predicate:
 
 def conjunction(parts: Iterable[Predicate]) -> Predicate:
     """Return the conjunction of the parts; without parts it holds for all rows."""
-    flat = [inner for part in parts for inner in (part.parts if isinstance(part, AllOf) else (part,))]
-    kept = _merge_leaves(flat, lambda leaves: leaves)
-    if FALSE in kept:
-        return FALSE
-    kept.discard(TRUE)
-    if len(kept) < 2:
-        return kept.pop() if kept else TRUE
-    return AllOf(tuple(sorted(kept, key=_sort_key)))
+    return _combine(AllOf, parts, lambda leaves: leaves, neutral=TRUE)
 
 
 def disjunction(parts: Iterable[Predicate]) -> Predicate:
     """Return the disjunction of the parts; without parts it holds for no row."""
-    flat = [inner for part in parts for inner in (part.parts if isinstance(part, AnyOf) else (part,))]
-    kept = _merge_leaves(flat, lambda _: 1)
-    if TRUE in kept:
-        return TRUE
-    kept.discard(FALSE)
-    if len(kept) < 2:
-        return kept.pop() if kept else FALSE
-    return AnyOf(tuple(sorted(kept, key=_sort_key)))
+    return _combine(AnyOf, parts, lambda _: 1, neutral=FALSE)
 
 
 def evaluate(
@@ -142,25 +128,33 @@ def memory_of(predicate: Predicate) -> int:
     return ENTRY_BYTES + size
 
 
-def _merge_leaves(parts: Iterable[Predicate], needed: Callable[[int], int]) -> set[Predicate]:
-    """Drop repeated parts, and merge the leaves of each attribute to one leaf.
+def _combine(
+    kind: type[AllOf | AnyOf], parts: Iterable[Predicate], needed: Callable[[int], int], neutral: Constant
+) -> Predicate:
+    """Combine parts without repeated ones, and with one leaf for each attribute.
 
     If an attribute has n leaves, the merged leaf has the codes that are in at least ``needed(n)`` of them.
     """
     merged: set[Predicate] = set()
     leaves: dict[str, list[Codes]] = {}
     for part in parts:
-        if isinstance(part, Codes):
-            leaves.setdefault(part.attribute, []).append(part)
-        else:
-            merged.add(part)
+        for inner in part.parts if isinstance(part, kind) else (part,):
+            if isinstance(inner, Codes):
+                leaves.setdefault(inner.attribute, []).append(inner)
+            else:
+                merged.add(inner)
     for attribute, same in leaves.items():
         merged.add(
             same[0]
             if len(same) == 1
             else make_leaf(attribute, same[0].size, _find_range_ends(same, needed(len(same))))
         )
-    return merged
+    if (dominant := negation(neutral)) in merged:
+        return dominant
+    merged.discard(neutral)
+    if len(merged) < 2:
+        return merged.pop() if merged else neutral
+    return kind(tuple(sorted(merged, key=_sort_key)))
 
 
 def _find_range_ends(leaves: Iterable[Codes], needed: int) -> Iterable[int]:

@@ -17,13 +17,10 @@ from typing import TYPE_CHECKING
 
 from stream.optional_packages import np, optimize, special
 from stream.privacy.composition.gaussian_losses import LEAST_VARIANCE
-from stream.privacy.noise.samplers import Gaussian, Symmetric
+from stream.privacy.noise.samplers import Floats, Gaussian, Symmetric
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    Floats = NDArray[np.float64]
-    IntegerArray = NDArray[np.int64]
+    from numpy.typing import ArrayLike
 
 _ROUNDING = 1.0 + 1e-10
 """Margin above the rounding errors of a few operations."""

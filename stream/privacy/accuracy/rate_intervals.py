@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from stream.optional_packages import np
 from stream.privacy.accuracy.intervals import (
@@ -27,13 +27,7 @@ from stream.privacy.accuracy.intervals import (
     ratio_bounds,
 )
 from stream.privacy.accuracy.noise_laws import SUM_ROUNDING, normal_reach, variance_of
-from stream.privacy.noise.samplers import Gaussian, Symmetric
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
+from stream.privacy.noise.samplers import Floats, Gaussian, IntegerArray, Symmetric
 
 _LARGEST_ODDS: Final = 1e9
 """If the odds are at least this number, a share counts as 1."""
@@ -164,7 +158,7 @@ def _lattice_reach(first: NoiseSum, second: NoiseSum, part: int, of_misses: bool
     return (half_width_of_transform(logs, size, MISS_PROBABILITY * (1.0 - _MIDDLE_PART)) + 0.5 * moved) / unit
 
 
-def _log_characteristic(law: Symmetric, turns: Integers, size: int) -> Floats:
+def _log_characteristic(law: Symmetric, turns: IntegerArray, size: int) -> Floats:
     """Return the logarithms of a law's characteristic function at the angles 2π·``turns``/``size``."""
     if not isinstance(law, Gaussian):
         return _log_of_laplace(float(law.rate), turns, size)
@@ -178,7 +172,7 @@ def _log_characteristic(law: Symmetric, turns: Integers, size: int) -> Floats:
     return found
 
 
-def _log_of_laplace(rate: float, turns: Integers, size: int) -> Floats:
+def _log_of_laplace(rate: float, turns: IntegerArray, size: int) -> Floats:
     gap = math.expm1(min(rate, _LARGEST_RATE))
     # The function is 1 / (1 + 4q·sin²(θ/2) / (1 − q)²), and q/(1 − q)² = (1 + gap)/gap².
     found: Floats = -np.log1p(4.0 * (1.0 + gap) / gap / gap * np.square(np.sin(turns * (math.pi / size))))
@@ -275,7 +269,7 @@ def person_sensitivities(size: int, *, replaced: bool) -> tuple[int, int, int]:
     return (count, 2 * total, 2 * squared) if replaced else (count, total, squared)
 
 
-def compute_moments(counts: Integers) -> tuple[int, int, int]:
+def compute_moments(counts: IntegerArray) -> tuple[int, int, int]:
     """Return the private numbers N, S and Z; ``counts`` has the number of rows of each code."""
     most = len(counts) - 1
     centered = 2 * np.arange(len(counts), dtype=np.int64) - most

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from schemas import ReleaseCalibration
 from stream.optional_packages import np, optimize, special
@@ -27,14 +27,7 @@ from stream.privacy.accuracy.noise_laws import (
     sum_alpha,
     weighted_reach,
 )
-from stream.privacy.noise.samplers import Gaussian, Symmetric, gaussian, sampler
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    IntegerArray = npt.NDArray[np.int64]
-    Floats = npt.NDArray[np.float64]
-
+from stream.privacy.noise.samplers import Floats, Gaussian, IntegerArray, Symmetric, gaussian, sampler
 
 SUMS_PART = 0.1
 """Part of β for sums of a histogram's cells; the rest of β is for single cells."""

@@ -14,18 +14,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from schemas import SparseVectorCalibration
 from stream.optional_packages import np
 from stream.privacy.composition.losses import top_number_rate, top_numbers_failure
+from stream.privacy.noise.samplers import Floats, IntegerArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    IntegerArray = NDArray[np.int64]
-    Values = TypeVar("Values", Floats, IntegerArray)
+Values = TypeVar("Values", "Floats", "IntegerArray")
 
 LARGEST_STEPS = 2**60
 """Largest error, shift or noise, in steps, for which 64-bit arithmetic does not overflow."""

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import SparseVectorCalibration
-from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
+from stream.privacy.noise.samplers import IntegerArray, Sampler, Symmetric, sampler
 
-IntegerArray = npt.NDArray[np.int64]
 OutcomeCodes = npt.NDArray[np.uint8]
 
 Scalar = TypeVar("Scalar", bound=np.generic)

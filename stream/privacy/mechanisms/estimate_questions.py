@@ -27,10 +27,9 @@ import numpy.typing as npt
 from stream.caches import ENTRY_BYTES
 from stream.privacy.accuracy.rate_intervals import compute_moments, rate_bounds_of_sums
 from stream.privacy.mechanisms.releases import TensorCells, Weighting, box_sums, sum_to_marginal
-from stream.privacy.noise.samplers import Symmetric
+from stream.privacy.noise.samplers import IntegerArray, Symmetric
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
-IntegerArray = npt.NDArray[np.int64]
 Numbers = tuple[int, ...]
 
 

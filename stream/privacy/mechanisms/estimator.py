@@ -19,7 +19,6 @@ from fractions import Fraction
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from schemas import EstimateCalibration
 from stream.caches import ENTRY_BYTES, RecentCache
@@ -45,13 +44,11 @@ from stream.privacy.mechanisms.maximum_entropy import average_equal_axes, fit_di
 from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, ValueCache, price_alone
 from stream.privacy.mechanisms.releases import TensorCells, weighted_sums
 from stream.privacy.mechanisms.selection import TypicalErrors, measure_workload
-from stream.privacy.noise.samplers import NoiseScaleError, sampler
+from stream.privacy.noise.samplers import IntegerArray, NoiseScaleError, sampler
 from stream.privacy.planning.estimate_plans import ErrorBounds
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
 from stream.privacy.planning.plans import Price, parts_within
 from stream.privacy.planning.warm_starts import ExpectedSets, marginal_law, number_law
-
-IntegerArray = npt.NDArray[np.int64]
 
 MAX_CELLS_OF_ONE_ESTIMATE: Final = 1 << 15
 """If the table of all attributes has at most this many cells, one estimate answers all questions."""

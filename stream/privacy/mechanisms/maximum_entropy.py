@@ -27,10 +27,8 @@ from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-IntegerArray = npt.NDArray[np.int64]
+from stream.privacy.noise.samplers import Floats, IntegerArray
 
 TOTAL_BITS: Final = 42
 """A distribution consists of integers with a total near 2⁴²; sums with 10-bit weights stay below 2⁵³."""

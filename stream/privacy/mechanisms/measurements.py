@@ -14,7 +14,6 @@ from itertools import combinations
 from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from schemas import EstimateCalibration
 from stream.caches import RecentCache
@@ -23,7 +22,7 @@ from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, ResolvedQuestion, SingleNumber
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, move_to_product, ordered_sum, sum_to_axes
 from stream.privacy.mechanisms.releases import TensorCells
-from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
+from stream.privacy.noise.samplers import IntegerArray, Sampler, Symmetric, sampler
 from stream.privacy.planning.plans import Price, estimate_price, noise_rate, numbers_failure
 from stream.privacy.planning.warm_starts import (
     marginal_law,
@@ -78,7 +77,6 @@ def _total_sensitivity(calibration: EstimateCalibration, question: ResolvedQuest
     return question.width * (calibration.marginal_sensitivity if isinstance(question, CellGroups) else 1)
 
 
-IntegerArray = npt.NDArray[np.int64]
 Axes = tuple[int, ...]
 
 

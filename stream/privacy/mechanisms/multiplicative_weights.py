@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from stream.privacy.mechanisms.maximum_entropy import TOTAL_BITS, exponentials, spread_shape
 from stream.privacy.mechanisms.releases import cell_bytes
+from stream.privacy.noise.samplers import Floats, IntegerArray
 
 Cell = tuple[int, ...]
 
@@ -73,7 +74,7 @@ class SparseHypothesis:
         """Approximate memory in bytes."""
         return _BYTES_PER_CELL * (1 + len(self._log_weights))
 
-    def estimate_answers(self, questions: Sequence[CellQuestion], rows: int) -> npt.NDArray[np.int64]:
+    def estimate_answers(self, questions: Sequence[CellQuestion], rows: int) -> IntegerArray:
         """Return the estimated answers to questions, in steps of 1/1024.
 
         An answer is ``rows`` times the sum of weight times share over the question's cells. It is rounded to the
@@ -113,9 +114,6 @@ class SparseHypothesis:
                 self._other_share = int(scale)
         return self._shares
 
-
-Floats = npt.NDArray[np.float64]
-IntegerArray = npt.NDArray[np.int64]
 
 _FIRST_BLOCK: Final = 32
 _BLOCK_CELLS: Final = 1 << 13

@@ -25,10 +25,8 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from schemas import MAX_KEY_BYTES, MAX_KEYS
-from stream.privacy.noise.samplers import Words
+from stream.privacy.noise.samplers import IntegerArray, Words
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-
-IntegerArray = npt.NDArray[np.int64]
 
 _CODE_DTYPE = ">u4"
 

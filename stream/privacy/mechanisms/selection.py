@@ -37,14 +37,13 @@ from itertools import accumulate
 from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from schemas import AnswersCalibration
 from stream.privacy.accuracy.release_accuracy import DRAW_BITS, MOST_STEPS, largest_draw_distance
 from stream.privacy.mechanisms.maximum_entropy import average_equal_axes, estimate_product, fit_distribution
 from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measurements
 from stream.privacy.mechanisms.releases import TensorCells
-from stream.privacy.noise.samplers import NoiseScaleError, Sampler, Symmetric, sampler, to_decimal
+from stream.privacy.noise.samplers import IntegerArray, NoiseScaleError, Sampler, Symmetric, sampler, to_decimal
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.response_plans import RESPONSE_BITS, ResponseLaw
 from stream.privacy.planning.warm_starts import (
@@ -59,8 +58,6 @@ from stream.privacy.planning.warm_starts import (
     typical_law,
     warm_start_order,
 )
-
-IntegerArray = npt.NDArray[np.int64]
 
 WEIGHT_BITS = DRAW_BITS
 """Weights of the exponential mechanism are integers; the weight of the best candidate is 2^192."""

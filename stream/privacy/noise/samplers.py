@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Words: TypeAlias = "npt.NDArray[np.uint64]"
 IntegerArray: TypeAlias = "npt.NDArray[np.int64]"
+Floats: TypeAlias = "npt.NDArray[np.float64]"
 
 WORD_BITS = 64
 FIXED_POINT_BITS = 128
