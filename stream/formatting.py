@@ -274,6 +274,11 @@ def describe_rows(source: TableSource) -> tuple[str, ...]:
     return (*lines, *public, f"a row is left out if {', or '.join(reasons)}{other}")
 
 
+NOT_INFORMATIVE: Final = "not informative"
+"""The words that begin each warning about an error that is too large."""
+LARGEST_SHARE: Final = 1 / 3
+"""The largest error of an informative number, as a share of the rows or of the range."""
+
 ROWS_LEFT_OUT: Final = (
     "rows with a missing or invalid cell are left out, also if the question does not use that attribute"
 )

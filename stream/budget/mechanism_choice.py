@@ -21,14 +21,14 @@ from stream.budget.plan_facts import (
     ranked_attributes,
     summed_attributes,
 )
-from stream.formatting import ROW_IS_PERSON, describe_table_bound, format_error_bound
+from stream.formatting import NOT_INFORMATIVE, ROW_IS_PERSON, describe_table_bound, format_error_bound
 from stream.privacy.accuracy.source_facts import require_monotone_counts
 from stream.privacy.composition.costs import RefusedError
 from stream.privacy.planning.answer_plans import parse_quantiles
 from stream.privacy.planning.choices import Choice, rank_mechanisms
 from stream.privacy.planning.form_accuracy import Form, PlanGoal, value_error
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.promises import NOT_INFORMATIVE, describe_uninformative
+from stream.privacy.planning.promises import describe_uninformative
 from stream.privacy.planning.workload_choices import (
     StreamParameters,
     compare_mechanisms,

@@ -37,7 +37,7 @@ from schemas import (
     TableSource,
     ValuesSource,
 )
-from stream.formatting import ROWS_LEFT_OUT, format_count
+from stream.formatting import LARGEST_SHARE, NOT_INFORMATIVE, ROWS_LEFT_OUT, format_count
 from stream.questions.clamped_values import parse_condition
 from stream.tables.sensitivity import codes_within
 
@@ -123,16 +123,12 @@ def warn_about_top(answer: Answer, query: Query | None) -> tuple[str, ...]:
 
 _TOP_WITHOUT_INTERVALS: Final = "top: groups that are chosen by their noisy numbers have no 95 % interval, because it holds for a group named in advance"
 
-LARGEST_SHARE: Final = 1 / 3
-"""The largest error of an informative number, as a share of the range."""
-
 EXCEEDS_NUMBER: Final = "the error may exceed the number itself"
 EXCEEDS_RANGE: Final = "the error may exceed a third of the range"
 DECIDED: Final = "the condition allows one value only"
 EXCEEDS_THRESHOLD: Final = "the error may exceed the threshold"
 _ESTIMATED: Final = ("hypothesis", INDEPENDENCE)
 NO_BOUND: Final = "no error bound is left after the stream's last measurement"
-NOT_INFORMATIVE: Final = "not informative"
 
 
 def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tuple[str | None, ...]:

@@ -48,7 +48,7 @@ def warn_about_clamping(
     if answer.outcome in {"rejected", "halted"} or not isinstance(source, TableSource):
         return ()
     attributes = source.attributes
-    name = next((found for found in map(query.__getattribute__, _VALUE_FORMS) if found is not None), None)
+    name = next((found for found in map(query.__getattribute__, VALUE_FIELDS) if found is not None), None)
     lines = _describe_numbers(attributes, name, query.where)
     if query.quantile is not None:
         lines = _describe_quantile(answer, query, attributes)
@@ -321,4 +321,4 @@ _DAILY_YEARS: Final = 1000
 _HOURLY_YEARS: Final = 40
 """Years beyond a range of days or longer periods, and of hours, in which conditions are examined."""
 
-_VALUE_FORMS: Final = ("sum", "mean", "quantile", "iqr", "variance", "stddev", "person_sum")
+VALUE_FIELDS: Final = ("sum", "mean", "quantile", "iqr", "variance", "stddev", "person_sum")

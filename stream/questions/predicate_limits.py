@@ -12,16 +12,13 @@ from math import ceil, floor
 from typing import Final
 
 from sqlglot import Token, TokenType, exp
-from sqlglot.dialects.dialect import Dialect
 
 from schemas import Decimals, Domain, Integers, Numeric
 from stream.formatting import find_name_in_other_case
 from stream.questions.answer_warnings import CHARGED_AS_USUAL_TEXT
 from stream.tables.expressions import Constant
-from stream.tables.predicates import PredicateParser
+from stream.tables.predicates import DIALECT, OPERATORS, PredicateParser
 from stream.tables.table_errors import PredicateError, to_one_line
-
-_DIALECT: Final = Dialect.get_or_raise("postgres")  # workers read predicates in this dialect
 
 _MAX_SHOWN_CHARACTERS: Final = 120
 
@@ -29,16 +26,6 @@ _MAX_COARSE_STEPS: Final = 10_000
 """The largest number of values for which conditions warn that values are rounded to the step."""
 
 _KEYWORDS: Final = frozenset({TokenType.AND, TokenType.OR, TokenType.NOT, TokenType.IN, TokenType.BETWEEN})
-
-COMPARISON_SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
-    exp.EQ: ("=", "="),
-    exp.NEQ: ("<>", "<>"),
-    exp.LT: ("<", ">"),
-    exp.LTE: ("<=", ">="),
-    exp.GT: (">", "<"),
-    exp.GTE: (">=", "<="),
-}
-"""The sign of each comparison, and the sign after its two sides are swapped."""
 
 
 def warn_about_predicate(text: str, attributes: Mapping[str, Domain]) -> list[str]:
@@ -93,9 +80,9 @@ def find_number_comparisons(text: str, attributes: Mapping[str, Domain]) -> list
 
     try:
         tokens = [
-            _as_name(token, text, find_attribute(token.text) is not None) for token in _DIALECT.tokenize(text)
+            _as_name(token, text, find_attribute(token.text) is not None) for token in DIALECT.tokenize(text)
         ]
-        [tree] = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
+        [tree] = DIALECT.parser().parse_into(exp.Condition, tokens, text)
         comparisons = [(*one, Decimal(one[-1])) for one in _number_comparisons(tree)] if tree is not None else []
     except Exception:  # noqa: BLE001 - the worker refuses a text that cannot be parsed
         return []
@@ -114,17 +101,17 @@ def _number_comparisons(tree: exp.Expr) -> Iterator[tuple[str, str, str]]:
     """Yield each comparison with a number as (attribute, sign, number), in text order."""
     for node in tree.dfs():
         pairs: list[tuple[exp.Expr, str, exp.Expr]] = []
-        if type(node) in COMPARISON_SIGNS:
-            sign, mirrored = COMPARISON_SIGNS[type(node)]
+        if type(node) in OPERATORS:
+            sign, mirrored = OPERATORS[type(node)]
             pairs = [(node.this, sign, node.expression), (node.expression, mirrored, node.this)]
         elif isinstance(node, exp.Between):
             pairs = [(node.this, ">=", node.args["low"]), (node.this, "<=", node.args["high"])]
         elif isinstance(node, exp.In):
             pairs = [(node.this, "=", one) for one in node.expressions]
-        for attribute, sign, other in pairs:
+        for attribute, written, other in pairs:
             column, number = attribute.unnest(), _number_text(other.unnest())
             if isinstance(column, exp.Column) and number is not None:
-                yield column.name, sign, number
+                yield column.name, written, number
 
 
 def _number_text(node: exp.Expr) -> str | None:

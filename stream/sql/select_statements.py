@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sqlglot import TokenType, exp
-from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
 from stream.questions.result_text import NUMBER_SUFFIXES
@@ -39,10 +38,8 @@ from stream.sql.statement_text import (
     tokenize,
     unquoted_special_name,
 )
-from stream.tables.predicates import DOUBLE_QUOTES, describe_unclosed_quote, remedy_of
+from stream.tables.predicates import DIALECT, DOUBLE_QUOTES, describe_unclosed_quote, remedy_of
 from stream.tables.table_errors import quote_name, to_one_line
-
-_DIALECT: Final = Dialect.get_or_raise("postgres")
 
 MAX_STATEMENT_LENGTH: Final = 8192
 """Maximum number of characters of a statement."""
@@ -143,7 +140,7 @@ def _parse_text(text: str) -> SelectStatement:
         _require_select(text)
         if (name := unquoted_special_name(text)) is not None:
             raise StatementError(f'{_ONE_NAME_RULE}: FROM "{to_one_line(name)}"')
-        trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
+        trees = [tree for tree in DIALECT.parse(text) if tree is not None]
     except SqlglotError as error:
         if unclosed := describe_unclosed_quote(text):
             raise StatementError(unclosed) from None

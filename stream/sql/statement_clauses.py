@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 
 from sqlglot import exp
 
-from stream.questions.predicate_limits import COMPARISON_SIGNS
 from stream.sql.aggregates import (
     AnswerColumn,
     StatementError,
@@ -23,6 +22,7 @@ from stream.sql.aggregates import (
     strip_parentheses,
     whole_number_of,
 )
+from stream.tables.predicates import OPERATORS
 
 SUPPORTED_SUBQUERIES: Final = (
     "FROM a subquery: ask SELECT COUNT(*) FROM (SELECT person FROM t GROUP BY person HAVING COUNT(*) >= 2), or "
@@ -162,9 +162,9 @@ def parse_having(node: exp.Expr, column_of: Callable[[exp.Expr], int]) -> Having
             if low is None or high is None or node.args.get("symmetric"):
                 raise StatementError(_SUPPORTED_FORM)
             return Combination("and", (Comparison(index, ">=", low), Comparison(index, "<=", high)))
-    if type(node) not in COMPARISON_SIGNS:
+    if type(node) not in OPERATORS:
         raise StatementError(_SUPPORTED_FORM)
-    sign, mirrored = COMPARISON_SIGNS[type(node)]
+    sign, mirrored = OPERATORS[type(node)]
     left, right = strip_parentheses(node.this), strip_parentheses(node.expression)
     if (number := _number_of(right)) is not None:
         return Comparison(column_of(left), sign, number)

@@ -18,16 +18,14 @@ from numbers import Integral, Real
 from typing import Any, Final
 
 from sqlglot import Token, TokenType, exp
-from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
 from schemas import Dates, TableSource
 from schemas.calendars import DATE_PARTS, cell_label
 from stream.formatting import did_you_mean, find_name_in_other_case
 from stream.sql.aggregates import StatementError, distinct_message
+from stream.tables.predicates import DIALECT
 from stream.tables.table_errors import private_text_message, quote_name, quote_names, to_one_line
-
-_DIALECT: Final = Dialect.get_or_raise("postgres")
 
 _GRANULARITIES: Final = {
     "EXTRACT": {"MONTH": "month-of-year", "ISODOW": "weekday", "HOUR": "hour-of-day", "YEAR": "year"},
@@ -49,7 +47,7 @@ _DATE_TYPES: Final = frozenset(
 
 def tokenize(text: str) -> list[Token]:
     """Split a statement into tokens."""
-    return _DIALECT.tokenize(text)
+    return DIALECT.tokenize(text)
 
 
 _OPEN: Final = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET})
@@ -193,7 +191,7 @@ def replace_calendar_names(condition: str, source: TableSource, find_attribute: 
     """Replace the names of calendar functions in a condition by attributes, and the compared dates by periods."""
     if "DATE_TRUNC(" not in condition and "EXTRACT(" not in condition:
         return condition
-    [tree] = _DIALECT.parser().parse_into(exp.Condition, list(_DIALECT.tokenize(condition)), condition)
+    [tree] = DIALECT.parser().parse_into(exp.Condition, list(DIALECT.tokenize(condition)), condition)
     if tree is None:
         return condition
     for column in list(tree.find_all(exp.Column)):

@@ -33,9 +33,9 @@ MAX_LIST_LENGTH = 256
 """Maximum number of literals in one IN list."""
 
 # In this dialect double quotes mark identifiers, and the only escape in a string is a doubled quote.
-_DIALECT: Final = Dialect.get_or_raise("postgres")
+DIALECT: Final = Dialect.get_or_raise("postgres")
 
-_OPERATORS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
+OPERATORS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
     exp.EQ: ("=", "="),
     exp.NEQ: ("<>", "<>"),
     exp.LT: ("<", ">"),
@@ -53,7 +53,7 @@ _ALLOWED_TOKENS: Final = frozenset(
     )
 )
 
-_KNOWN_WORDS: Final = frozenset({*_DIALECT.tokenizer_class.KEYWORDS, *_DIALECT.tokenizer_class.SINGLE_TOKENS})
+_KNOWN_WORDS: Final = frozenset({*DIALECT.tokenizer_class.KEYWORDS, *DIALECT.tokenizer_class.SINGLE_TOKENS})
 """SQL's keywords and signs; they are public, so a message may name them."""
 
 _MISSING_CELLS: Final = "rows with a missing cell are left out, or count as the category declared as 'other'"
@@ -113,7 +113,7 @@ class PredicateParser:
         except PredicateError as error:
             if error.culprit is None:
                 raise
-            starts = (token.start for token in _DIALECT.tokenize(text) if token.text == error.culprit)
+            starts = (token.start for token in DIALECT.tokenize(text) if token.text == error.culprit)
             place = next(starts, None)
             raise PredicateError(str(error) if place is None else f"character {place + 1}: {error}") from None
 
@@ -122,7 +122,7 @@ class PredicateParser:
             raise PredicateError(f"the predicate has more than {MAX_PREDICATE_LENGTH} characters; shorten it")
         tokens = self._read_tokens(text)
         try:
-            trees = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
+            trees = DIALECT.parser().parse_into(exp.Condition, tokens, text)
         except ParseError as error:
             raise PredicateError(_describe_syntax_error(error, remedy_of(text, _DEFAULT_HINT))) from None
         except Exception:  # noqa: BLE001 - no text may crash the worker
@@ -134,7 +134,7 @@ class PredicateParser:
     def _read_tokens(self, text: str) -> list[Token]:
         try:
             text.encode()
-            tokens = list(_DIALECT.tokenize(text))
+            tokens = list(DIALECT.tokenize(text))
         except Exception:  # noqa: BLE001 - see parse
             problem = (
                 describe_unclosed_quote(text) or "the predicate cannot be read; check that every quote is closed"
@@ -198,7 +198,7 @@ class PredicateParser:
 
     def _parse_comparison(self, node: exp.Expr) -> Predicate:
         left, right = (_without_parentheses(side) for side in _checked_parts(node, "this", "expression"))
-        operator, mirrored = _OPERATORS[type(node)]
+        operator, mirrored = OPERATORS[type(node)]
         match left, right:
             case exp.Column(), exp.Column():
                 names = [_name_of(side) for side in (left, right)]

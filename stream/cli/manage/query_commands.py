@@ -26,6 +26,7 @@ from stream.formatting import did_you_mean, format_count, format_error_bound, fo
 from stream.privacy.composition.costs import last_promised_answer
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
+from stream.questions.clamped_values import VALUE_FIELDS
 from stream.questions.result_text import format_numbers, format_text_interval, format_typical_error, format_window
 from stream.questions.results import Group
 
@@ -317,7 +318,6 @@ async def _ask_question(query: Query, timeout: float, *, dry_run: bool) -> Resul
         return answer
 
 
-_NAMING_FIELDS: Final = ("sum", "mean", "quantile", "iqr", "variance", "stddev", "person_sum")
 _PREDICATE_NAME: Final = re.compile(r"""'(?:[^']|'')*'|"([^"]+)"|([^\W\d]\w*)""")
 _PREDICATE_WORDS: Final = {"and", "or", "not", "in", "between", "true", "false"}
 
@@ -331,7 +331,7 @@ def warn_of_attributes(query: Query, source: Source) -> Iterator[str]:
         return
     declared = {*source.attributes, *(source.texts if isinstance(source, TableSource) else ())}
     folded = {name.casefold() for name in declared}
-    given = [(name, getattr(query, name)) for name in _NAMING_FIELDS]
+    given = [(name, getattr(query, name)) for name in VALUE_FIELDS]
     given += [("group_by", name) for name in query.group_by or ()]
     for field in ("where", "rate"):
         found = _PREDICATE_NAME.findall(getattr(query, field) or "")

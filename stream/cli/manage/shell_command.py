@@ -23,10 +23,9 @@ from stream.cli.manage.query_commands import (
 from stream.cli.output import escape_text, print_warnings, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import SottoError, Timeout, Unknown, describe_reason
-from stream.formatting import format_error_bound, format_estimate, format_interval
+from stream.formatting import NOT_INFORMATIVE, format_error_bound, format_estimate, format_interval
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
-from stream.questions.answer_warnings import NOT_INFORMATIVE
 from stream.questions.question_forms import ANSWER_TIMEOUT
 from stream.questions.result_text import ends_of
 from stream.sql import (

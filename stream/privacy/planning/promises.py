@@ -42,7 +42,7 @@ from schemas import (
     ValuesSource,
 )
 from schemas.queries import MAX_CANDIDATES
-from stream.formatting import format_error_bound
+from stream.formatting import LARGEST_SHARE, NOT_INFORMATIVE, format_error_bound
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.noise_laws import least_passing, two_sided_reach
 from stream.privacy.accuracy.release_accuracy import release_law
@@ -267,12 +267,6 @@ def _over_charged(calibration: Calibration) -> str:
 
 def _over_first(count: int, what: str) -> str:
     return f"over the first {count:,} {what}s" if count > 1 else f"over the first {what}"
-
-
-NOT_INFORMATIVE: Final = "not informative"
-"""The words that begin each warning."""
-LARGEST_SHARE: Final = 1 / 3
-"""An error of more than this part of the rows, or of a range, is not informative."""
 
 
 def describe_uninformative(
