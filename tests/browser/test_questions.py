@@ -73,6 +73,18 @@ async def test_choice_offers_attributes_whose_values_are_candidates(open_page: O
     assert words == [("yes", "\"in\" = 'yes'"), ("value 2: empty", "\"in\" = ''")]
 
 
+async def test_answer_of_exactly_zero_has_a_chart(open_page: OpenPage) -> None:
+    """An answer without error bar has no length for the axis; the page must not search for ticks forever."""
+    scene = people(release={"kind": "histogram", "attributes": ["sex"]})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=release", OPERATOR)
+        await page.get_by_label("SELECT").fill("SELECT COUNT(*) FROM release WHERE days > 999")
+        await page.get_by_role("button", name="Ask", exact=True).last.click()
+        chart = page.get_by_role("region", name="Answer").first.get_by_role("img")
+        await expect(chart.locator(".estimate")).to_have_count(1)
+        await expect(chart.locator(".tick.name")).to_have_text("count(*)")
+
+
 async def test_any_value_of_a_large_attribute_makes_a_cell(open_page: OpenPage) -> None:
     scene = people(cells={"kind": "lazy_histogram", "attributes": ["days", "sex"]})
     async with scene.served() as address:

@@ -50,7 +50,7 @@ export function barChart(rows) {
 
 /** Return multiples of a round number, from at most `low` to at least `high`. */
 function axis(low, high, wanted) {
-  const [, step] = valueTicks(Math.max(high - low, Number.MIN_VALUE), wanted);
+  const [, step] = valueTicks(high - low, wanted);
   const ticks = [];
   for (let index = Math.floor(low / step + 1e-9); index * step < high + step * 0.999; index += 1) {
     ticks.push(index * step);
