@@ -133,7 +133,7 @@ class AnswerListener:
         """Add a question and read its partition's new answers; call this before the question is published.
 
         Raises:
-            KafkaError, Unreachable: the partition cannot be read.
+            KafkaError, Unreachable: the partition cannot be read, or its end is not known within ``timeout``.
             SottoError: the client was disconnected meanwhile.
         """
         key = query.stream.encode()
@@ -141,7 +141,16 @@ class AnswerListener:
         self._futures[key].setdefault(query.id, []).append(future)
         future.add_done_callback(partial(self._forget, key, query.id))
         try:
-            await self._follow(key)
+            async with asyncio.timeout(timeout):
+                await self._follow(key)
+        except TimeoutError:
+            future.cancel()
+            partition = self._partition_of(key)
+            raise Unreachable(
+                f"no broker gives the end of {partition.topic}, partition {partition.partition}, within {timeout:g} s, so the "
+                "question was not sent; check that the brokers run",
+                [query],
+            ) from None
         except BaseException:
             future.cancel()
             raise

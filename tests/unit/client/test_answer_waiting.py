@@ -123,6 +123,23 @@ async def test_ask_does_not_wait_for_unsent_question(monkeypatch: pytest.MonkeyP
     await client.disconnect()
 
 
+async def test_question_is_not_sent_if_brokers_are_down(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question's timeout also limits the wait for the partition's end."""
+
+    async def position(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Answers, "position", position)
+    monkeypatch.setattr(KafkaConnection, "send", None)
+    client = connected_client()
+    with pytest.raises(Unreachable, match=r"within 0\.05 s, so the question was not sent") as lost:
+        await client.ask("ward", value=1.0, timeout=0.05)
+    assert [query.stream for query in lost.value.unanswered] == ["ward"]
+    await client.disconnect()
+    assert client._listener._futures == {}
+    assert answers.stopped
+
+
 @pytest.mark.parametrize("disconnects", [False, True])
 async def test_question_is_not_sent_if_its_partition_cannot_be_read(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, disconnects: bool
