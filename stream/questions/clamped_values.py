@@ -2,8 +2,8 @@
 
 A value outside the range of a clamped attribute counts as the nearer end of the range. So the end ``18`` also has the
 rows below 18, and ``age = 18`` or ``age BETWEEN 18 AND 30`` counts these. In the same way a missing or undeclared
-category counts as the declared ``other``. All warnings depend on the question, the
-declarations and published numbers alone.
+category counts as the declared ``other``, and decimals count as multiples of a coarse step. All warnings depend on the
+question, the declarations and published numbers alone.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def warn_about_clamping(
     if query.quantile is not None:
         lines = _describe_quantile(answer, query, attributes)
     groups = query.group_by or ()
+    lines += _describe_steps(attributes, (name, *groups))
     ends = _describe_ends(attributes, predicates, query.where, groups)
     ranked = () if query.quantile is None else (query.quantile,)
     others = _describe_other_categories(attributes, predicates, query.where, (*groups, *ranked))
@@ -70,6 +71,7 @@ def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
     name = summed if standing.quantile is None else standing.quantile
     return (
         *_describe_numbers(source.attributes, name, standing.where),
+        *_describe_steps(source.attributes, (name, *groups)),
         *_describe_ends(source.attributes, where, standing.where, groups),
         *_describe_other_categories(source.attributes, where, standing.where, groups),
     )
@@ -82,6 +84,16 @@ def _describe_numbers(attributes: Mapping[str, Domain], name: str | None, where:
     if where is not None and not any(True for _ in _ends_in_groups(where, name, attributes)):
         return ()
     return (f"values of '{name}' outside {range_text(domain)} count as its ends; no ± covers this",)
+
+
+def _describe_steps(attributes: Mapping[str, Domain], names: Iterable[str | None]) -> tuple[str, ...]:
+    """Describe how far values are rounded; in a range of many steps, half a step is too small to matter."""
+    found = {name: attributes.get(name or "") for name in names}
+    return tuple(
+        f"values of '{name}' are rounded to multiples of {domain.step:.15g}, each by up to {float(domain.unit / 2):.15g}; no ± covers this"
+        for name, domain in found.items()
+        if isinstance(domain, Decimals) and domain.size <= MAX_COARSE_STEPS
+    )
 
 
 def _describe_person_sum(attributes: Mapping[str, Domain], query: Query) -> tuple[str, ...]:
@@ -320,5 +332,8 @@ def _is_clamped(domain: Domain) -> bool:
 _DAILY_YEARS: Final = 1000
 _HOURLY_YEARS: Final = 40
 """Years beyond a range of days or longer periods, and of hours, in which conditions are examined."""
+
+MAX_COARSE_STEPS: Final = 10_000
+"""The largest number of values for which answers warn that values are rounded to the step."""
 
 VALUE_FIELDS: Final = ("sum", "mean", "quantile", "iqr", "variance", "stddev", "person_sum")

@@ -16,14 +16,12 @@ from sqlglot import Token, TokenType, exp
 from schemas import Decimals, Domain, Integers, Numeric
 from stream.formatting import find_name_in_other_case
 from stream.questions.answer_warnings import CHARGED_AS_USUAL_TEXT
+from stream.questions.clamped_values import MAX_COARSE_STEPS
 from stream.tables.expressions import Constant
 from stream.tables.predicates import DIALECT, OPERATORS, PredicateParser
 from stream.tables.table_errors import PredicateError, to_one_line
 
 _MAX_SHOWN_CHARACTERS: Final = 120
-
-_MAX_COARSE_STEPS: Final = 10_000
-"""The largest number of values for which conditions warn that values are rounded to the step."""
 
 _KEYWORDS: Final = frozenset({TokenType.AND, TokenType.OR, TokenType.NOT, TokenType.IN, TokenType.BETWEEN})
 
@@ -139,7 +137,7 @@ def _warn_about_rounding(name: str, domain: Decimals, sign: str, constant: str, 
     steps = f"values of '{name}' are rounded to multiples of {domain.step:.15g}"
     if rounded := _round_constant(domain, sign, number):
         yield f"where: {name} {sign} {constant} counts as {name} {rounded}; {steps}"
-    elif domain.minimum <= number <= domain.maximum and domain.size <= _MAX_COARSE_STEPS:
+    elif domain.minimum <= number <= domain.maximum and domain.size <= MAX_COARSE_STEPS:
         yield f"where: {steps} before they are compared, so a condition is exact only to ±{float(domain.unit / 2):.15g}"
 
 

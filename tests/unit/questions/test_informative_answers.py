@@ -342,6 +342,28 @@ def test_bound_between_two_steps_says_what_counts(low: int, bound: int, expected
     assert tuple(one for one in warnings if "each person's sum" in one) == expected
 
 
+@pytest.mark.parametrize(
+    ("step", "asked", "rounded"),
+    [
+        (100, {"mean": "cost"}, True),
+        (100, {"quantile": "cost"}, True),
+        (100, {"person_sum": "cost", "bound": 900}, True),
+        (100, {"group_by": ["cost"]}, True),
+        (100, {"mean": "age"}, False),
+        (100, {"where": "age < 5"}, False),
+        (0.01, {"mean": "cost"}, False),
+    ],
+)
+def test_numbers_of_rounded_values_say_how_coarse_they_are(
+    step: float, asked: dict[str, Any], rounded: bool
+) -> None:
+    cost = {"kind": "decimal", "minimum": 0, "maximum": 1000, "step": step}
+    table = parse_source(source("t", "table", path="t.csv", attributes={"cost": cost, "age": 10}))
+    warnings = _answer({"estimate": 900.0}).with_question(_query(asked), table).question_warnings
+    expected = "values of 'cost' are rounded to multiples of 100, each by up to 50; no ± covers this"
+    assert [one for one in warnings if "rounded" in one] == [expected] * rounded
+
+
 def test_groups_by_text_say_which_texts_are_not_shown() -> None:
     table = parse_source(source("t", "table", path="t.csv", attributes={"age": 10, "zip": {"kind": "text"}}))
     warnings = (
