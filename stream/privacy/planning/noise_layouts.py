@@ -47,7 +47,7 @@ class EpsilonSplit:
 LayoutFor = Callable[[EpsilonSplit], RunLayout]
 """Returns the parameters of a run, such as its noise rates, for a division of ε."""
 
-COARSEST_SCALE = 4096
+GRID_FREE_SCALE = 4096
 """Noise scale, in steps, above which the best split and shift do not depend on the grid."""
 
 _BLOCKS = 192
@@ -56,7 +56,7 @@ _PASSES = 3
 _EXTREME_LOGIT = 20.0
 
 
-def stated_split(width: int) -> float:
+def published_split(width: int) -> float:
     """Return the threshold's part of ε if threshold and queries divide it as 1 : width^(2/3).
 
     From Lyu, Su & Li 2017, Section 4.2; ``width`` is 2c in general and c for monotone queries.
@@ -69,7 +69,7 @@ def best_split_and_shift(layout_for: LayoutFor, start: EpsilonSplit, beta: float
 
     The search alternates between two steps: it finds the least α for a fixed split and shift, and then the
     split and shift with the least failure probability for this α. Near the optimum both steps
-    lead to the same split and shift. The noise scale of the layouts should be at least ``COARSEST_SCALE`` steps.
+    lead to the same split and shift. The noise scale of the layouts should be at least ``GRID_FREE_SCALE`` steps.
     """
     logits = [_logit(start.threshold_part)] + ([_logit(start.numbers_part)] if start.numbers_part > 0.0 else [])
     layout = layout_for(start)
@@ -154,7 +154,8 @@ def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> EpsilonSplit:
     return EpsilonSplit(*fractions)
 
 
-_COARSE_SCALE = 64.0
+_LEAST_EXACT_SHIFT_SCALE = 64.0
+"""Noise scale, in steps of the stream's grid, below which shifts beside the rounded one are compared too."""
 
 _Planned = TypeVar("_Planned")
 
@@ -217,13 +218,13 @@ def plan_textbook(inputs: PlanInputs) -> SparseVectorCalibration:
     (Dwork & Roth 2014, Algorithm 3, Theorem 3.28).
     """
     cutoff, fresh = inputs.cutoff, inputs.numbers == "fresh"
-    per_round, delta, answers = optimal_round_epsilon(inputs.epsilon, 0.0, cutoff), 0.0, 1.0 / 9.0
+    per_round, delta, numbers_part = optimal_round_epsilon(inputs.epsilon, 0.0, cutoff), 0.0, 1.0 / 9.0
     if inputs.delta > 0.0:
-        stated = 2.0 * inputs.epsilon / math.sqrt(32.0 * cutoff * math.log((2.0 if fresh else 1.0) / inputs.delta))
-        if stated > per_round and optimal_delta(stated, cutoff, inputs.epsilon) <= inputs.delta:
-            per_round, delta, answers = stated, inputs.delta, 1.0 / (math.sqrt(512.0) + 1.0)
+        larger = 2.0 * inputs.epsilon / math.sqrt(32.0 * cutoff * math.log((2.0 if fresh else 1.0) / inputs.delta))
+        if larger > per_round and optimal_delta(larger, cutoff, inputs.epsilon) <= inputs.delta:
+            per_round, delta, numbers_part = larger, inputs.delta, 1.0 / (math.sqrt(512.0) + 1.0)
     inputs = replace(inputs, monotone=False, number_error_ratio=1.0)
-    parts = _divide_epsilon(inputs, per_round, EpsilonSplit(0.5, answers if fresh else 0.0))
+    parts = _divide_epsilon(inputs, per_round, EpsilonSplit(0.5, numbers_part if fresh else 0.0))
     result = _make_calibration(inputs, "textbook", parts, 0, delta=delta)
     sigma = 1.0 / parts[0]
     logs = math.log(inputs.expected_queries) + math.log((4.0 if fresh else 2.0) * cutoff / inputs.beta)
@@ -236,7 +237,7 @@ def plan_two_sided(inputs: PlanInputs) -> SparseVectorCalibration:
 
     If numbers are published, their part of ε is the one with the least error.
     """
-    split = EpsilonSplit(stated_split(_query_noise_width(inputs, fresh=False)))
+    split = EpsilonSplit(published_split(_query_noise_width(inputs, fresh=False)))
     if inputs.numbers == "fresh":
         refinement = _refinement(inputs, inputs.epsilon)
         layout_for = _layout_function(inputs, "two_sided", inputs.epsilon, refinement)
@@ -252,7 +253,7 @@ def plan_two_sided_shifted(inputs: PlanInputs) -> SparseVectorCalibration:
         inputs,
         "two_sided_shifted",
         inputs.epsilon,
-        threshold=stated_split(_query_noise_width(inputs, fresh=False)),
+        threshold=published_split(_query_noise_width(inputs, fresh=False)),
     )
 
 
@@ -276,13 +277,13 @@ def _plan_best_split(
     width = _query_noise_width(inputs, fresh=_has_new_thresholds(method))
     refinement = _refinement(inputs, epsilon)
     layout_for = _layout_function(inputs, method, epsilon, refinement, threshold=threshold)
-    start = _search_start(inputs, layout_for, stated_split(width), refinement)
+    start = _search_start(inputs, layout_for, published_split(width), refinement)
     best, fine_shift = best_split_and_shift(layout_for, start, inputs.beta)
     split = best if threshold is None else replace(best, threshold_part=threshold)
     parts = _divide_epsilon(inputs, epsilon, split)
     shift = round(fine_shift / refinement)
     scale = 1.0 / (layout_for(split).query_rate * refinement)
-    nearby = (0, 1, -1, 2, -2) if scale < _COARSE_SCALE else (0,)
+    nearby = (0, 1, -1, 2, -2) if scale < _LEAST_EXACT_SHIFT_SCALE else (0,)
     options = [_make_calibration(inputs, method, parts, shift + offset, delta=delta) for offset in nearby]
     return min(options, key=lambda option: option.alpha)
 
@@ -297,7 +298,7 @@ def _search_start(inputs: PlanInputs, layout_for: LayoutFor, threshold: float, r
 
 def _refinement(inputs: PlanInputs, epsilon: float) -> int:
     # Split and shift are searched on a fine grid, because the steps of a coarse grid mislead the search.
-    return max(1, math.ceil(COARSEST_SCALE * epsilon / inputs.sensitivity_steps))
+    return max(1, math.ceil(GRID_FREE_SCALE * epsilon / inputs.sensitivity_steps))
 
 
 def _layout_function(
@@ -375,13 +376,13 @@ def _total_factor(inputs: PlanInputs, split: EpsilonSplit) -> float:
 def _divide_epsilon(inputs: PlanInputs, epsilon: float, split: EpsilonSplit) -> tuple[float, float, float]:
     """Return (ε1, ε2, ε3) such that ε1 + ``tops_epsilon`` is at most ε in exact arithmetic."""
     total = epsilon * _total_factor(inputs, split)
-    answers = total * split.numbers_part
+    numbers = total * split.numbers_part
     threshold = total * (1.0 - split.numbers_part) * split.threshold_part
     if total == epsilon:
-        return threshold, round_fraction_down(Fraction(epsilon) - Fraction(threshold) - Fraction(answers)), answers
-    threshold = min(threshold, round_fraction_down(Fraction(epsilon) - Fraction(answers)))
-    query = round_fraction_down(Fraction(epsilon) - Fraction(max(threshold, answers)))
-    return threshold, min(query, total * (1.0 - split.numbers_part) * (1.0 - split.threshold_part)), answers
+        return threshold, round_fraction_down(Fraction(epsilon) - Fraction(threshold) - Fraction(numbers)), numbers
+    threshold = min(threshold, round_fraction_down(Fraction(epsilon) - Fraction(numbers)))
+    query = round_fraction_down(Fraction(epsilon) - Fraction(max(threshold, numbers)))
+    return threshold, min(query, total * (1.0 - split.numbers_part) * (1.0 - split.threshold_part)), numbers
 
 
 def _query_noise_width(inputs: PlanInputs, *, fresh: bool) -> int:
