@@ -89,7 +89,7 @@ def read_own_file(path: Path) -> bytes | None:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a new owner-only file; an existing file is never overwritten."""
+    """Write a new owner-only file, or none if the disk is full; an existing file is never overwritten."""
     try:
         _refuse_writable_folders(path)
         # O_EXCL follows no symbolic link.
@@ -100,8 +100,14 @@ def write_secret(path: Path, text: str) -> None:
         ) from None
     except OSError as error:
         raise SecretFileError(f"cannot write {path}: {error.strerror}") from None
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(text + "\n")
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(text + "\n")
+            stream.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise SecretFileError(f"cannot write {path}: {error.strerror}") from None
 
 
 def replace_secret(path: Path, text: str) -> None:
@@ -111,8 +117,6 @@ def replace_secret(path: Path, text: str) -> None:
     new_file = path.with_name(f".{path.name}.{os.getpid()}")
     write_secret(new_file, text)
     try:
-        with new_file.open("rb") as unsynced:
-            os.fsync(unsynced.fileno())
         new_file.replace(path)
     except OSError as error:
         new_file.unlink(missing_ok=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
+from stream.cli.manage.record_rows import create_owner_only_file
+from stream.cli.output import CommandError
 from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 
@@ -158,3 +161,24 @@ def test_pipe_in_place_of_a_key_file_is_refused_at_once(tmp_path: Path) -> None:
         read_secret(tmp_path / "noise.key")
     with pytest.raises(NoiseKeyError, match="is a pipe or device"):
         NoiseKey.load(tmp_path / "noise.key")
+
+
+def test_full_disk_leaves_no_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second try on a disk with space would refuse to overwrite the empty file; a replaced file keeps its text."""
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder = own_folder(tmp_path / "full")
+    write_secret(folder / "kept", "secret")
+    monkeypatch.setattr(os, "fsync", fail)
+    for write in (write_secret, lambda _path, text: replace_secret(folder / "kept", text)):
+        with pytest.raises(SecretFileError, match=r"cannot write .*: No space left on device"):
+            write(folder / "new", "other")
+    with (
+        pytest.raises(CommandError, match=r"cannot write .*new: No space left on device"),
+        create_owner_only_file(folder / "new"),
+    ):
+        pass
+    assert [path.name for path in folder.iterdir()] == ["kept"]
+    assert read_secret(folder / "kept") == "secret"

@@ -320,8 +320,10 @@ def create_owner_only_file(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:
+    except BaseException as error:
         path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise CommandError(f"cannot write {path}: {error.strerror}") from None
         raise
 
 
