@@ -232,12 +232,10 @@ def _row_work(source: TableSource, query: Any, texts: Sequence[str]) -> float:
     # For each matching row, its person is looked up.
     work += GROUPING_WORK * [query.people, *(one.people for one in query.candidates or ())].count(True)
     if query.person_sum is not None:
-        # A person's sum is added up row by row.
-        work += 2 * GROUPING_WORK
+        work += 2 * GROUPING_WORK  # the rows of each person are added up
     sums = [query.sum, query.mean, *(one.sum for one in query.candidates or ())]
     domains = [source.attributes.get(name) for name in sums if name is not None]
-    numbers = [one for one in domains if isinstance(one, Integers | Decimals)]
-    work += SCAN_WORK * sum((one.size - 1).bit_length() for one in numbers)
+    work += SCAN_WORK * sum((one.size - 1).bit_length() for one in domains if isinstance(one, Integers | Decimals))
     # A rate needs two counts: of its hits and of all rows.
     times = 1 if query.rate is None else 2
     grouped = len(query.group_by or ()) + (_statistic_attribute(query) is not None)

@@ -36,48 +36,39 @@ class WitnessChecks:
     """The anchors of each witness, and the digests of the trail at their positions."""
 
     def __init__(
-        self, anchors: dict[str, Sequence[Anchor]], unread: Sequence[str] = (), *, is_copy: bool = False
+        self, anchors: Mapping[str, Sequence[Anchor]], unread: Sequence[str] = (), *, is_copy: bool = False
     ) -> None:
         """``anchors`` has the newest generation of each witness; ``unread`` describes the witnesses not read.
 
         With ``is_copy``, the trail is a copy and may be older than an anchor.
         """
-        self._anchors = anchors
-        self._unread = unread
-        self._is_copy = is_copy
-        self._digests: dict[int, str | None] = {
-            anchor.head.entries: None for found in anchors.values() for anchor in found
-        }
-        """The trail's digest after each number of entries that an anchor names; None until it is read."""
-        self._entries = 0
+        self._anchors, self._unread, self._is_copy = anchors, unread, is_copy
         self._times: dict[str, dict[int, str | None]] = {}
         """For each file and number of entries, the time of the stamp; None if the stamp is invalid."""
+        self._digests = dict[int, str | None].fromkeys(one.head.entries for one in chain(*anchors.values()))
+        """The trail's digest after each number of entries that an anchor names; None until it is read."""
+        self._entries = 0
 
     @classmethod
     def open(cls, settings: Settings, *, is_copy: bool) -> Self:
-        """Read the witnesses of the settings."""
+        """Read the witnesses and the time stamps of the settings."""
         anchors: dict[str, Sequence[Anchor]] = {}
-        unread = []
+        unread, times = [], {}
         for witness in open_witnesses(settings.witnesses):
             try:
                 anchors[witness.name] = newest_generation(witness.read_newest(settings.prefix))
             except WitnessError as error:
                 unread.append(f"witness not checked: {error}")
+        if path := settings.timestamp_file:
+            try:
+                found = read_stamps(Path(path), Path(settings.timestamp_roots), settings.prefix)
+                anchors[name := f"time stamps in {path}"] = [one for one, _ in found]
+                times[name] = {one.head.entries: time for one, time in found}
+            except WitnessError as error:
+                unread.append(f"time stamps not checked: {error}")
         checks = cls(anchors, unread, is_copy=is_copy)
-        if settings.timestamp_file:
-            checks._add_stamps(settings)
+        checks._times = times
         return checks
-
-    def _add_stamps(self, settings: Settings) -> None:
-        name, path = f"time stamps in {settings.timestamp_file}", Path(settings.timestamp_file)
-        try:
-            found = read_stamps(path, Path(settings.timestamp_roots), settings.prefix)
-        except WitnessError as error:
-            self._unread = [*self._unread, f"time stamps not checked: {error}"]
-            return
-        self._anchors[name] = [one for one, _ in found]
-        self._digests |= {one.head.entries: None for one, _ in found}
-        self._times[name] = {one.head.entries: time for one, time in found}
 
     def note_head(self, head: TrailHead) -> None:
         """Note the trail's head after an entry."""
@@ -91,16 +82,14 @@ class WitnessChecks:
             *(
                 f"{name}: is empty beside a trail of {format_count(self._entries, 'entry', 'entries')}, so nothing was "
                 "compared with it; if it is new, start the budget service with it; otherwise its anchors were deleted"
-                for name in self._emptied()
+                for name, found in self._anchors.items()
+                if self._entries and not found
             ),
             *(
                 f"{name}: the trail lacks the head {anchor.head.entries}:{anchor.head.digest} that was anchored at "
                 f"{anchor.time}; it has {self._entries} entries"
-                + (
-                    ""
-                    if anchor.head.entries > self._entries
-                    else f", and after entry {anchor.head.entries} another digest"
-                )
+                + f", and after entry {anchor.head.entries} another digest"
+                * (anchor.head.entries <= self._entries)
                 for name in self._anchors
                 for anchor in self._comparable(name)
                 if not self._matches(anchor)
@@ -116,12 +105,11 @@ class WitnessChecks:
 
     def matches(self) -> list[str]:
         """Return a sentence for each witness whose anchors the trail contains."""
-        compared = (name for name in self._anchors if name not in self._emptied())
-        return [self._describe(name) for name in compared if all(map(self._matches, self._comparable(name)))]
-
-    def _emptied(self) -> list[str]:
-        """Return the names without an anchor beside a trail: the budget service anchors a trail when it starts."""
-        return [name for name, found in self._anchors.items() if self._entries and not found]
+        return [
+            self._describe(name)
+            for name, found in self._anchors.items()
+            if (found or not self._entries) and all(map(self._matches, self._comparable(name)))
+        ]
 
     def _describe(self, name: str) -> str:
         found, compared = self._anchors[name], self._comparable(name)
@@ -131,17 +119,13 @@ class WitnessChecks:
         if not compared:
             return f"{name}: all {later} anchors read are later than this copy, so nothing was compared with it"
         newest, reason = compared[0], found[-1].reason
+        proven = sorted((entries, time) for entries, time in self._times.get(name, {}).items() if time is not None)
         return (
             f"{name}: the trail contains {len(compared)} anchors, the newest of {newest.head.entries} entries at {newest.time}"
             + (f"; {later} are later than this copy" if later else "")
             + (f"; a rollback was accepted before: {reason}" if reason else "")
-            + self._describe_times(name)
+            + (f"; the first time stamp proves {proven[0][0]} entries at {proven[0][1]}" if proven else "")
         )
-
-    def _describe_times(self, name: str) -> str:
-        """Describe from which time on a time-stamp authority proves the trail."""
-        proven = sorted((entries, time) for entries, time in self._times.get(name, {}).items() if time is not None)
-        return f"; the first time stamp proves {proven[0][0]} entries at {proven[0][1]}" if proven else ""
 
     def _comparable(self, name: str) -> list[Anchor]:
         """Return a witness's anchors; for a copy, only the anchors that are not later than the copy."""
@@ -167,7 +151,6 @@ NotedHeads = Annotated[
     list[str] | None,
     typer.Option("--head", help="A head noted earlier, as NUMBER:DIGEST; repeat the option for several."),
 ]
-File = Annotated[Path, typer.Argument(help="The backup's file.")]
 _SinceText = Literal["nothing", "halt", "accept-loss"]
 _IF_UNKNOWN: Final = (
     "If unknown, 'halt' the sources, or 'accept-loss': they continue, and budget may be granted twice."
@@ -230,9 +213,8 @@ def verify(
         found = {"head": f"{end.entries}:{end.digest}", "entries": end.entries, "findings": findings}
         show_json({**found, "witnesses": witnesses.matches()})
     else:
-        for finding in (*findings, *witnesses.matches()):
-            say(finding, soft_wrap=True)
-        say(f"head {end.entries}:{end.digest}", soft_wrap=True)
+        for line in (*findings, *witnesses.matches(), f"head {end.entries}:{end.digest}"):
+            say(line, soft_wrap=True)
     if findings:
         raise CommandError(f"{format_count(len(findings), 'finding')}: see above what was changed or not checked")
     if not as_json:
@@ -257,7 +239,7 @@ def export_ledger(file: Annotated[Path, typer.Argument(help="The new file.")]) -
 
 @app.command("import")
 def import_ledger(
-    file: File,
+    file: Annotated[Path, typer.Argument(help="The backup's file.")],
     since: Annotated[
         _SinceText,
         typer.Option(
@@ -407,12 +389,11 @@ def _verify_file(file: Path, noted: Iterable[TrailHead], witnesses: WitnessCheck
 
 def _require_trail(file: Path) -> None:
     """Raise CommandError unless a file begins with an entry, because an empty file would pass the check."""
-    remedy = "give a file that 'sotto ledger export' wrote, or 'sotto ledger trail --export' with .jsonl"
-    if not (first := next(read_lines(file), b"")):
-        raise CommandError(f"{file} is empty; {remedy}")
+    first = next(read_lines(file), b"")
     try:
         trail_codec.decode(first)
     except MalformedEventError as error:
+        problem = f"neither a backup nor a trail: its first line is not an entry ({error})" if first else "empty"
         raise CommandError(
-            f"{file} is neither a backup nor a trail: its first line is not an entry ({error}); {remedy}"
+            f"{file} is {problem}; give a file that 'sotto ledger export' wrote, or 'sotto ledger trail --export' with .jsonl"
         ) from None

@@ -17,7 +17,6 @@ import typer
 
 from schemas import (
     AllotmentRecord,
-    Amount,
     Bins,
     Categories,
     Dates,
@@ -48,7 +47,6 @@ from stream.questions.result_text import quote_formula
 from stream.tables.table_errors import quote_names
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
-
 _COUNTED_CHARGES: Final = {
     "sparse_vector": "'above' answers",
     "hypothesis": "updates of the hypothesis",
@@ -89,7 +87,7 @@ class ShownGrant:
             return _ENDINGS[grant.ending]
         if newer is None:
             return "open"
-        if newer.refused not in {None, MODEL_NOT_ASKED_REASON}:
+        if self._refusal is not None:
             return "not answering"
         # A worker may report "exhausted" before it has read an extension.
         left = ordinary_charges_left(self._cutoff, newer.tops, newer.surplus) if self._cutoff else None
@@ -99,13 +97,14 @@ class ShownGrant:
     @property
     def reason(self) -> str | None:
         """Return the reason of the state, without the state as its prefix."""
-        newer = self._newer_status
-        reason = (
-            newer.refused
-            if newer is not None and newer.refused not in {None, MODEL_NOT_ASKED_REASON}
-            else self.grant.reason
-        )
+        reason = self._refusal or self.grant.reason
         return None if reason is None else reason.removeprefix(f"{self.state}: ")
+
+    @property
+    def _refusal(self) -> str | None:
+        """Return why the worker does not answer; None if it does."""
+        refused = None if self._newer_status is None else self._newer_status.refused
+        return None if refused == MODEL_NOT_ASKED_REASON else refused
 
     @property
     def as_of(self) -> str:
@@ -202,9 +201,8 @@ def describe_values(domain: Domain) -> str:
 
 def _period_line(period: Period) -> str:
     ends = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(period.ends / 1000))
-    over = (
-        "; it is over, and the next period begins with the next event" if period.ends <= 1000 * time.time() else ""
-    )
+    is_over = period.ends <= 1000 * time.time()
+    over = "; it is over, and the next period begins with the next event" if is_over else ""
     return f"period {period.number} ends at {ends} UTC{over}: {period.meaning}"
 
 
@@ -273,16 +271,12 @@ def trail_row(entry: TrailRecord, value: bytes) -> Row:
     row: Row = {"number": entry.number, "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat()}
     row |= {name: getattr(entry, name, None) for name in (*_TEXTS, *_NUMBERS, *_COUNTS)}
     row["analysts"] = " ".join(row["analysts"] or ()) or None
-    for name in _AMOUNTS:
-        row |= _amount_columns(name, getattr(entry, name, None))
     totals = getattr(entry, "totals", None)
-    for name in _TOTALS:
-        row |= _amount_columns(f"total_{name}", getattr(totals, name, None))
+    amounts = {name: getattr(entry, name, None) for name in _AMOUNTS}
+    amounts |= {f"total_{name}": getattr(totals, name, None) for name in _TOTALS}
+    for name, amount in amounts.items():
+        row |= {f"{name}_{part}": getattr(amount, part, None) for part in _AMOUNT_PARTS}
     return row | {"digest": entry_digest(value), "record": value.decode()}
-
-
-def _amount_columns(name: str, value: Amount | None) -> Row:
-    return {f"{name}_{part}": getattr(value, part, None) for part in _AMOUNT_PARTS}
 
 
 def write_trail(path: Path, batches: Iterable[_Batch]) -> int:
@@ -377,14 +371,14 @@ def read_lines(path: Path) -> Iterator[bytes]:
 def summary_row(entry: TrailRecord) -> list[str]:
     """Return an entry's number, time, author, action, subject, outcome and remaining budget."""
     time_text = datetime.fromtimestamp(entry.time / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    subject = (
-        getattr(entry, "stream", None) or getattr(entry, "source", None) or getattr(entry, "population", None)
-    )
+    subjects = (getattr(entry, name, None) for name in ("stream", "source", "population"))
+    subject = next(filter(None, subjects), "")
     totals = getattr(entry, "totals", None)
-    left = format_amount(totals.left) if totals is not None else ""
     author = getattr(entry, "by", None) or getattr(entry, "analyst", None) or ""
     action: str = entry.kind
-    decision = "" if totals is None else f"spent {format_amount(totals.spent)}"
+    left, decision = (
+        ("", "") if totals is None else (format_amount(totals.left), f"spent {format_amount(totals.spent)}")
+    )
     match entry.kind:
         case "request":
             granted = f" {format_amount(entry.granted)}" if entry.granted is not None else ""
@@ -401,4 +395,4 @@ def summary_row(entry: TrailRecord) -> list[str]:
             decision = f"there were {', '.join(counts)}"
         case "restored":
             decision = f"since the backup: {entry.since}; {format_count(entry.lost, 'stream')} halted"
-    return [str(entry.number), time_text, author, action, subject or "", decision, left]
+    return [str(entry.number), time_text, author, action, subject, decision, left]
