@@ -171,11 +171,11 @@ class StreamCheck:
                 "GROUP BY; name a stream with laplace, or with pmw planned neither for the worst case nor by the textbook"
             )
         self._require_attributes(column, named, mechanism.attributes)
-        if not self._by_weights and self._cell_count(named) > MAX_UNIVERSE:
-            raise StatementError(
-                f"column '{column}': the named attributes have more than {MAX_UNIVERSE:,} cells together; ask about fewer of them, or "
-                "smaller ones"
-            )
+        ranked = [query["quantile"], *query.get("group_by", ())] if "quantile" in query else []
+        for names, most in ((sorted(named), MAX_UNIVERSE), (ranked, MAX_CATEGORIES)):
+            if not self._by_weights and self._cell_count(names) > most:
+                cells = f"there are more than {most:,} cells of {quote_names(names)}"
+                raise StatementError(f"column '{column}': {cells}; take fewer or smaller ones, or ask laplace")
 
     def _check_histogram(
         self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Histogram

@@ -384,6 +384,18 @@ def test_column_that_pmw_does_not_answer_is_refused_uncharged(
     assert made.grant("patients", "s").answered == 0
 
 
+def test_quantile_of_too_many_values_for_pmw_is_refused_uncharged() -> None:
+    """`pmw` compares at most 4,096 numbers with the table; FROM with the source then names another stream."""
+    cents = {"kind": "decimal", "minimum": 0, "maximum": 1000, "step": 0.01}
+    frame = pl.DataFrame({"cost": [5.0] * ROWS})
+    made = opened({"kind": "pmw", "attributes": ["cost"]}, 50, frame, attributes={"cost": cents})
+    with pytest.raises(StatementError, match="column 'm': there are more than 4,096 cells of 'cost'"):
+        made.sql("SELECT COUNT(*) AS n, MEDIAN(cost) AS m FROM s")
+    assert made.grant("patients", "s").answered == 0
+    made.open(stream("paid", "patients", mechanism=LAPLACE, epsilon=900))
+    assert made.sql("SELECT COUNT(*) AS n, MEDIAN(cost) AS m FROM patients").stream == "paid"
+
+
 def test_statement_result_states_the_contribution_bound() -> None:
     """Results with only counts of people do not state it."""
     people = FRAME.with_columns(who=(pl.int_range(pl.len()) // 8).cast(pl.String))
