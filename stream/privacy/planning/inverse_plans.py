@@ -27,6 +27,7 @@ from schemas import (
 from schemas.mechanisms import MAX_ANSWERS
 from stream.formatting import format_error_bound
 from stream.optional_packages import np
+from stream.privacy.accuracy.noise_laws import least_passing
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import affordable_delta, affordable_epsilon, charged_answers, exact_decimal
 from stream.privacy.composition.losses import has_independent_answers, losses, takes_alpha
@@ -348,13 +349,7 @@ def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: 
 
 
 def _most_answers(charge_epsilon: float, epsilon: float, delta: float, least: int) -> int:
-    def holds(rounds: int) -> bool:
-        return optimal_delta(charge_epsilon, rounds, epsilon) <= delta
+    def exceeds(rounds: int) -> bool:
+        return rounds > 2 * MAX_ANSWERS or optimal_delta(charge_epsilon, rounds, epsilon) > delta
 
-    low, high = least, max(1, 2 * least)
-    while high <= MAX_ANSWERS and holds(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return least_passing(exceeds, least, max(1, 2 * least)) - 1
