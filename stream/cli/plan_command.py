@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 import typer
-from pydantic import TypeAdapter
 
 from schemas import MAX_CATEGORIES, Mechanism, SparseProject, StreamSpec
 from stream.budget.plan_facts import FINE_GRID, SourceOptions, facts_of_windows
@@ -26,7 +25,7 @@ from stream.cli.plan_output import (
 )
 from stream.cli.standing_plans import question_charge, show_standing
 from stream.privacy.accuracy.source_facts import SourceFacts, require_monotone_counts
-from stream.privacy.planning.choices import MODELS
+from stream.privacy.planning.choices import MODELS, mechanism_adapter
 from stream.privacy.planning.form_accuracy import Form
 from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, require_alpha
 from stream.privacy.planning.noise_layouts import PlanError
@@ -34,8 +33,6 @@ from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, pla
 from stream.privacy.planning.promises import promises
 from stream.privacy.planning.release_plans import theorem_projections
 from stream.privacy.planning.workload_choices import StreamParameters
-
-_mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
 MechanismKind = StrEnum("MechanismKind", {kind.upper(): kind for kind in MODELS})  # type: ignore[misc]
 
@@ -349,4 +346,4 @@ def _build_mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> 
         given[name] = cutoff
     elif name == "answers":
         given[name] = options["steps"]  # each of the expected queries is charged
-    return _mechanisms.validate_python({"kind": kind, **given})
+    return mechanism_adapter.validate_python({"kind": kind, **given})

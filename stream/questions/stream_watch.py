@@ -378,7 +378,7 @@ def describe_window_count(windows: int, period: str | None, calibration: Calibra
     if isinstance(calibration, SparseVectorCalibration):
         ends = f", or until the grant for {format_count(calibration.cutoff, 'charged answer')} is used up"
     time = f" ({duration})" if duration else ""
-    return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}{time}, all groups of each{each}{ends}"
+    return f"this promise lasts for {format_count(windows, 'window')}{time}, all groups of each{each}{ends}"
 
 
 def describe_used_up_grant(answered: int, promised: int | None) -> str:

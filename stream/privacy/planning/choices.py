@@ -35,6 +35,7 @@ from schemas import (
     UnknownGroups,
 )
 from schemas.wire import describe
+from stream.formatting import format_count
 from stream.privacy.planning.form_accuracy import Form, PlanGoal, as_count_error, form_alpha, listed_groups
 from stream.privacy.planning.inverse_plans import needed_epsilon
 from stream.privacy.planning.noise_layouts import PlanError
@@ -84,7 +85,7 @@ _ABILITY_OF_MECHANISM: Final[dict[str, str]] = {
 _FORMS_WITHOUT_WORST_CASE: Final = {"sum", "mean", "groups", "rate", "quantile"}
 _TABLE_MECHANISMS: Final = {"histogram", "pmw", "lazy_histogram", "sparse_pmw", "sparse_project"}
 
-_mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
+mechanism_adapter: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ def _build_spec(kind: str, goal: PlanGoal) -> StreamSpec:
     return StreamSpec(
         stream="plan",
         source="plan",
-        mechanism=_mechanisms.validate_python({"kind": kind, **fields}),
+        mechanism=mechanism_adapter.validate_python({"kind": kind, **fields}),
         epsilon=goal.epsilon or 1.0,
         delta=goal.delta,
         expected_queries=_count_charged(goal),
@@ -228,7 +229,7 @@ def _describe_spending(calibration: Calibration, mechanism: Mechanism, goal: Pla
     match mechanism:
         case RunningCount():
             most = calibration.nodes if isinstance(calibration, RunningCountCalibration) else 1
-            return f"charged once; the number so far is the sum of at most {_with_plural(most, 'noisy number')}{gaussian}"
+            return f"charged once; the number so far is the sum of at most {format_count(most, 'noisy number')}{gaussian}"
         case Laplace() if goal.form == "running":
             return f"{charged}, and the number so far has the noise of all of them{gaussian}"
         case Laplace():
@@ -243,18 +244,18 @@ def _describe_spending(calibration: Calibration, mechanism: Mechanism, goal: Pla
             added = f"a {what} has the noise of up to {cells:,} cells{gaussian}"
             return f"charged once; {added}; for questions fixed beforehand"
         case AboveThreshold():
-            return f"charged for {_with_plural(goal.cutoff, 'above')}, not for questions; no numbers"
+            return f"charged for {format_count(goal.cutoff, 'above')}, not for questions; no numbers"
         case NumericSparse():
-            return f"charged for {_with_plural(goal.cutoff, 'above')}; a part of ε goes to the number on each"
+            return f"charged for {format_count(goal.cutoff, 'above')}; a part of ε goes to the number on each"
         case Pmw() if isinstance(calibration, EstimateCalibration):
-            opening = f"{_with_plural(calibration.starts, 'marginal')} and " if calibration.starts else ""
+            opening = f"{format_count(calibration.starts, 'marginal')} and " if calibration.starts else ""
             if calibration.rounds:
                 opening = (
-                    f"{_with_plural(calibration.starts, 'marginal')}, up to {calibration.rounds} chosen ones and "
+                    f"{format_count(calibration.starts, 'marginal')}, up to {calibration.rounds} chosen ones and "
                 )
-            return f"charged for {opening}up to {_with_plural(calibration.cutoff, 'measurement')}, not for questions{gaussian}"
+            return f"charged for {opening}up to {format_count(calibration.cutoff, 'measurement')}, not for questions{gaussian}"
         case Pmw() | SparsePmw():
-            return f"charged for {_with_plural(calibration.cutoff, 'update')}, enough for every table"
+            return f"charged for {format_count(calibration.cutoff, 'update')}, enough for every table"
         case LazyHistogram():
             return f"charged once; only the cells asked for have noise{gaussian}"
         case SparseProject():
@@ -271,7 +272,3 @@ def _describe_spending(calibration: Calibration, mechanism: Mechanism, goal: Pla
             return "each person's category has noise before it is stored"
         case _:
             assert_never(mechanism)
-
-
-def _with_plural(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"

@@ -42,7 +42,7 @@ from schemas import (
     ValuesSource,
 )
 from schemas.queries import MAX_CANDIDATES
-from stream.formatting import LARGEST_SHARE, NOT_INFORMATIVE, format_error_bound
+from stream.formatting import LARGEST_SHARE, NOT_INFORMATIVE, format_count, format_error_bound
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.noise_laws import least_passing, two_sided_reach
 from stream.privacy.accuracy.release_accuracy import release_law
@@ -208,7 +208,7 @@ def _for_few_rows(calibration: EstimateCalibration) -> str:
     """Describe for which tables α is too large, and the better choice for them."""
     rows, smaller_alpha = _USEFUL_FACTOR * calibration.alpha, calibration.alpha / _USEFUL_FACTOR
     count = laplace_answers(calibration, smaller_alpha)
-    instead = f"laplace answers {count:,} question{'s' * (count > 1)} within ±{format_error_bound(smaller_alpha, grouped=True)}"
+    instead = f"laplace answers {format_count(count, 'question')} within ±{format_error_bound(smaller_alpha, grouped=True)}"
     advice = instead if count else "a larger epsilon is needed"
     return f"in a table of fewer than {math.ceil(rows):,} rows this error is more than a tenth of the rows: there {advice}"
 

@@ -13,23 +13,22 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
-from pydantic import TypeAdapter
-
 from schemas import (
     MAX_CATEGORIES,
     AnswersCalibration,
     Calibration,
     EstimateCalibration,
-    Mechanism,
     Pmw,
     ReleaseCalibration,
     StreamSpec,
 )
 from schemas.mechanisms import MAX_ANSWERS, MAX_UNIVERSE, Workload
+from stream.formatting import LARGEST_SHARE
 from stream.privacy.accuracy.noise_laws import variance_of
 from stream.privacy.accuracy.release_accuracy import release_law
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.answer_plans import answer_law
+from stream.privacy.planning.choices import mechanism_adapter
 from stream.privacy.planning.estimate_plans import FEW_UPDATES
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration
@@ -52,10 +51,6 @@ the fit. The measured errors were 0.22 to 0.8 with seven or more attributes, 0.4
 """
 _LEAST_ESTIMATE_FACTOR: Final = 0.5
 """The mean error with more attributes."""
-_INFORMATIVE_SHARE: Final = 1 / 3
-"""A count is informative if its expected error is at most this part of the mean count of a cell."""
-
-_mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +117,7 @@ def count_pairs(sizes: Sequence[int]) -> tuple[int, int]:
 
 def is_informative(error: float, mean: float) -> bool:
     """Return True if the expected error is small enough for counts with this mean."""
-    return error <= _INFORMATIVE_SHARE * mean
+    return error <= LARGEST_SHARE * mean
 
 
 def _countable_sets(workload: Workload, names: Sequence[str], sizes: Sequence[int]) -> tuple[Axes, ...]:
@@ -179,7 +174,7 @@ def _build_spec(mechanism: dict[str, Any], parameters: StreamParameters, facts: 
     return StreamSpec(
         stream="plan",
         source="plan",
-        mechanism=_mechanisms.validate_python(mechanism),
+        mechanism=mechanism_adapter.validate_python(mechanism),
         epsilon=parameters.epsilon,
         delta=parameters.delta,
         expected_queries=answers or parameters.queries,
