@@ -38,7 +38,7 @@ from stream.sql.statement_text import (
     tokenize,
     unquoted_special_name,
 )
-from stream.tables.predicates import DIALECT, DOUBLE_QUOTES, describe_unclosed_quote, remedy_of
+from stream.tables.predicates import DIALECT, DOUBLE_QUOTES, describe_position, describe_unclosed_quote, remedy_of
 from stream.tables.table_errors import quote_name, to_one_line
 
 MAX_STATEMENT_LENGTH: Final = 8192
@@ -145,7 +145,7 @@ def _parse_text(text: str) -> SelectStatement:
         if unclosed := describe_unclosed_quote(text):
             raise StatementError(unclosed) from None
         remedy = remedy_of(text, f"{SUPPORTED_AGGREGATES} FROM a source")
-        raise StatementError(f"the statement cannot be read{_describe_position(error)}; {remedy}") from None
+        raise StatementError(f"the statement cannot be read{describe_position(error)}; {remedy}") from None
     if len(trees) != 1:
         raise StatementError(f"{len(trees)} statements are given; give one SELECT")
     select = trees[0]
@@ -371,9 +371,3 @@ def _parse_limit(select: exp.Select) -> int | None:
     if not number:
         raise StatementError("LIMIT: 0 would return no row but charge for all; give 1 or more")
     return number
-
-
-def _describe_position(error: SqlglotError) -> str:
-    first = getattr(error, "errors", None) or [{}]
-    line, column = first[0].get("line"), first[0].get("col")
-    return f" near line {line}, column {column}" if line and column else ""

@@ -12,7 +12,7 @@ from typing import Final
 
 from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
-from sqlglot.errors import ParseError
+from sqlglot.errors import ParseError, SqlglotError
 
 from schemas import MAX_PREDICATE_LENGTH, Dates, Domain
 from stream.tables.comparisons import Attribute, Constant, Operator, Ranges, ShapeCache, parse_number
@@ -124,7 +124,8 @@ class PredicateParser:
         try:
             trees = DIALECT.parser().parse_into(exp.Condition, tokens, text)
         except ParseError as error:
-            raise PredicateError(_describe_syntax_error(error, remedy_of(text, _DEFAULT_HINT))) from None
+            where, remedy = describe_position(error), remedy_of(text, _DEFAULT_HINT)
+            raise PredicateError(f"the predicate is not a valid condition{where}; {remedy}") from None
         except Exception:  # noqa: BLE001 - no text may crash the worker
             raise PredicateError("the predicate cannot be read; check its operators and parentheses") from None
         if len(trees) != 1 or trees[0] is None:
@@ -372,8 +373,8 @@ def _remedy_for_token(tokens: Sequence[Token]) -> str | None:
     return _HINTS.get(first.token_type)
 
 
-def _describe_syntax_error(error: ParseError, remedy: str) -> str:
-    first = error.errors[0] if error.errors else {}
-    line, column = first.get("line"), first.get("col")
-    near = f" near line {line}, column {column}" if line and column else ""
-    return f"the predicate is not a valid condition{near}; {remedy}"
+def describe_position(error: SqlglotError) -> str:
+    """Describe where a text cannot be parsed; empty if the error does not say it."""
+    first = getattr(error, "errors", None) or [{}]
+    line, column = first[0].get("line"), first[0].get("col")
+    return f" near line {line}, column {column}" if line and column else ""
