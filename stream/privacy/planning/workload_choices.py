@@ -123,6 +123,10 @@ def is_informative(error: float, mean: float) -> bool:
 def _countable_sets(workload: Workload, names: Sequence[str], sizes: Sequence[int]) -> tuple[Axes, ...]:
     """Return the sets of the workload whose cells one answer can list."""
     if isinstance(workload, str):
+        if len(sizes) == 1:
+            raise PlanError(
+                "mechanism.workload: one attribute makes no pairs; give more attributes, or a workload of this one alone"
+            )
         sets: list[Axes] = list(combinations(range(len(sizes)), 2))
     else:
         unknown = {name for one in workload for name in one} - set(names)
@@ -135,7 +139,7 @@ def _countable_sets(workload: Workload, names: Sequence[str], sizes: Sequence[in
     if not countable:
         what = "no two attributes have" if isinstance(workload, str) else "no set has"
         raise PlanError(
-            f"mechanism.workload: {what} at most {MAX_CATEGORIES:,} cells together; give two or more smaller attributes"
+            f"mechanism.workload: {what} at most {MAX_CATEGORIES:,} cells together; give smaller attributes"
         )
     return countable
 

@@ -98,7 +98,10 @@ def test_auto_measures_pairs_for_most_of_epsilon() -> None:
     ("changes", "problem"),
     [
         ({"calibration": "textbook"}, "calibration: auto always uses 'best'"),
-        ({"mechanism": {"kind": "auto", "attributes": ["sex"]}}, "mechanism.workload: no two attributes"),
+        (
+            {"mechanism": {"kind": "auto", "attributes": ["sex"]}},
+            "mechanism.workload: one attribute makes no pairs; give",
+        ),
         (
             {"mechanism": {"kind": "auto", "attributes": ["sex", "wage"]}},
             "mechanism.attributes: name 2 is no attribute",

@@ -86,7 +86,7 @@ def test_recommended_mechanism_is_a_definition() -> None:
 
 
 def test_one_attribute_has_no_pairs() -> None:
-    with pytest.raises(PlanError, match="workload: no two attributes"):
+    with pytest.raises(PlanError, match="workload: one attribute makes no pairs; give more attributes"):
         compare_mechanisms(facts((7,)), ["x"], build_parameters())
 
 
