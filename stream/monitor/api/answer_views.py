@@ -33,15 +33,10 @@ _MAX_NAMED_GROUPS: Final = 256
 class AnswerQuery(Parameters):
     """Selects a page of a stream's answers, newest first."""
 
-    before: Annotated[
-        int | None,
-        Field(
-            ge=0, description="The field ``before`` of the page that was read last; omit it for the newest page."
-        ),
-    ] = None
-    until: Annotated[
-        float | None, Field(ge=0.0, description="Only answers before this time, in seconds since the epoch.")
-    ] = None
+    before: Annotated[int | None, Field(ge=0)] = None
+    """The field ``before`` of the page that was read last; omit it for the newest page."""
+    until: Annotated[float | None, Field(ge=0.0)] = None
+    """Only answers before this time, in seconds since the epoch."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50
 
 
@@ -50,39 +45,26 @@ class AnswerRow(ApiModel):
 
     time: Time
     answer: Answer
-    question: Annotated[
-        Query | None, Field(description="The question, if it was asked through this monitor since its start.")
-    ]
-    groups: Annotated[
-        list[Group], Field(description="The groups of the numbers, if they are known and at most 256.")
-    ]
-    uninformative: Annotated[
-        list[int],
-        Field(
-            description="Positions of the numbers that are known not to be informative; a single number has position 0."
-        ),
-    ]
-    warnings: Annotated[
-        list[str], Field(description="Warnings about the question, for example of clamped values, if it is known.")
-    ]
-    cost: Annotated[
-        Amount | None,
-        Field(
-            description="The answer's charge: its ``spent`` minus the ``spent`` of the answer before; null if that answer is unknown."
-        ),
-    ]
+    question: Query | None
+    """The question, if it was asked through this monitor since its start."""
+    groups: list[Group]
+    """The groups of the numbers, if they are known and at most 256."""
+    uninformative: list[int]
+    """Positions of the numbers that are known not to be informative; a single number has position 0."""
+    warnings: list[str]
+    """Warnings about the question, for example of clamped values, if it is known."""
+    cost: Amount | None
+    """The answer's charge: its ``spent`` minus the ``spent`` of the answer before; null if that answer is unknown."""
 
 
 class AnswersView(ApiModel):
     """A page of a stream's answers, newest first. It may have few or no answers although older answers exist."""
 
     items: list[AnswerRow]
-    before: Annotated[
-        int | None, Field(description="The parameter ``before`` of the next page; null if no older answers exist.")
-    ]
-    reached: Annotated[
-        Time | None, Field(description="Time of the oldest record that was read, also of other streams.")
-    ]
+    before: int | None
+    """The parameter ``before`` of the next page; null if no older answers exist."""
+    reached: Time | None
+    """Time of the oldest record that was read, also of other streams."""
     unreadable: Annotated[int, Field(description="Number of answers that this version cannot read.")]
 
 

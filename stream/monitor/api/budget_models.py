@@ -48,17 +48,11 @@ class Forecast(ApiModel):
     window_seconds: int
     since: Time
     taken: Amount
-    outcome: Annotated[
-        ForecastOutcome,
-        Field(
-            description="never: nothing was taken; renews-first: it lasts until it renews; too-early: less than an hour is "
-            "known; gone: nothing is left, of ε or of δ."
-        ),
-    ]
+    outcome: ForecastOutcome
+    """never: nothing was taken; renews-first: it lasts until it renews; too-early: less than an hour is known; gone: nothing is left, of ε or of δ."""
     at: Annotated[Time | None, Field(description="Time at which it runs out or renews; null for other outcomes.")]
-    part: Annotated[
-        BudgetPart | None, Field(description="The part that runs out first or is gone; null for other outcomes.")
-    ]
+    part: BudgetPart | None
+    """The part that runs out first or is gone; null for other outcomes."""
 
 
 class BurnDown(ApiModel):
@@ -181,9 +175,8 @@ class TrailPage(ApiModel):
         ),
     ]
     unread: Unread
-    broken: Annotated[
-        str | None, Field(description="The first break of the chain; null if the read entries are intact.")
-    ]
+    broken: str | None
+    """The first break of the chain; null if the read entries are intact."""
     matching: int
     offset: int
     items: list[TrailRow]
@@ -213,9 +206,8 @@ class PopulationRow(ApiModel):
     left_share: Annotated[float, Field(description="Remaining share of the total: 0 to 1.")]
     sources: int
     streams: int
-    renews: Annotated[
-        str | None, Field(description="Length of the budget's period, for example 30d; null without renewal.")
-    ]
+    renews: str | None
+    """Length of the budget's period, for example 30d; null without renewal."""
     period: PeriodView | None
     meaning: Annotated[str, Field(description="The budget's guarantee as a sentence.")]
     updated: Time
@@ -282,34 +274,24 @@ class Plan(ApiModel):
     left: Amount
     affordable: bool
     promises: Annotated[tuple[Promise, ...], Field(description="Its error bounds, as for streams.")]
-    windows: Annotated[
-        int | None,
-        Field(description="Number of windows for which the error bounds would hold; null without windows."),
-    ]
-    period: Annotated[
-        str | None,
-        Field(description="Length of the periods, each with that number of windows; null without periods."),
-    ]
-    compared: Annotated[
-        list[ComparedMechanism],
-        Field(description="The mechanisms that 'auto' compares, the best first; empty for a named mechanism."),
-    ]
-    uninformative: Annotated[
-        str | None, Field(description="A warning with its remedy if the promise is not informative, else null.")
-    ]
-    past_windows: Annotated[
-        str | None,
-        Field(description="A warning with its remedy if the first windows may lack events, else null."),
-    ]
+    windows: int | None
+    """Number of windows for which the error bounds would hold; null without windows."""
+    period: str | None
+    """Length of the periods, each with that number of windows; null without periods."""
+    compared: list[ComparedMechanism]
+    """The mechanisms that 'auto' compares, the best first; empty for a named mechanism."""
+    uninformative: str | None
+    """A warning with its remedy if the promise is not informative, else null."""
+    past_windows: str | None
+    """A warning with its remedy if the first windows may lack events, else null."""
 
 
 class PlanQuery(Parameters):
     """Public guesses, used only to warn of a promise that is not informative."""
 
     rows: Annotated[int | None, Field(ge=1, le=2**53, description="About how many rows the table has.")] = None
-    answer: Annotated[
-        float | None, Field(allow_inf_nan=False, description="About how large an answer is expected to be.")
-    ] = None
+    answer: Annotated[float | None, Field(allow_inf_nan=False)] = None
+    """About how large an answer is expected to be."""
 
 
 class ComparisonRequest(ApiModel):
@@ -326,10 +308,8 @@ class ComparisonRequest(ApiModel):
     cutoff: Annotated[int, Field(ge=1, le=2**40)] = 1
     group_by: Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)] = ()
     attribute: AttributeName | None = None
-    attributes: Annotated[
-        tuple[AttributeName, ...],
-        Field(max_length=1024, strict=False, description="Attributes that questions may be about; all if empty."),
-    ] = ()
+    attributes: Annotated[tuple[AttributeName, ...], Field(max_length=1024, strict=False)] = ()
+    """Attributes that questions may be about; all if empty."""
     q: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
 
 
@@ -337,19 +317,16 @@ class MechanismRow(ApiModel):
     """A mechanism in a comparison. If it does not apply, ``alpha`` and ``epsilon`` are null, and ``why`` is the reason."""
 
     mechanism: str
-    over: Annotated[
-        tuple[str, ...] | None,
-        Field(description="The grouped attributes, if the mechanism answers about these alone."),
-    ]
+    over: tuple[str, ...] | None
+    """The grouped attributes, if the mechanism answers about these alone."""
     applies: bool
     alpha: float | None
     epsilon: Annotated[float | None, Field(description="The ε that the mechanism needs for the requested error.")]
     vacuous: Annotated[bool, Field(description="True if the mechanism's promise is not informative.")]
     calibration: str | None
     why: str
-    value_error: Annotated[
-        float | None, Field(description="A quantile's error in value, for evenly spread rows.")
-    ] = None
+    value_error: float | None = None
+    """A quantile's error in value, for evenly spread rows."""
 
 
 class PlanComparison(ApiModel):
@@ -359,14 +336,11 @@ class PlanComparison(ApiModel):
     forms: Annotated[list[Form], Field(description="The forms that the source's questions may have.")]
     choice: Annotated[str | None, Field(description="The best mechanism; null if none applies.")]
     keeps: Annotated[bool, Field(description="False if the best mechanism does not keep the requested error.")]
-    least_alpha: Annotated[
-        str, Field(description="The quantity whose error α bounds; empty if α bounds the error of each answer.")
-    ]
-    counted: Annotated[
-        str, Field(description="The number of rows of one person that count, in words; empty without a bound.")
-    ]
+    least_alpha: str
+    """The quantity whose error α bounds; empty if α bounds the error of each answer."""
+    counted: str
+    """The number of rows of one person that count, in words; empty without a bound."""
     warning: str | None
-    attributes: Annotated[
-        list[str] | None, Field(description="The compared attributes; null if the source is no table.")
-    ]
+    attributes: list[str] | None
+    """The compared attributes; null if the source is no table."""
     mechanisms: list[MechanismRow]

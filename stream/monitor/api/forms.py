@@ -63,9 +63,8 @@ class Declaration(ApiModel):
 
     source: Source
     attributes: list[AttributeView]
-    cells: Annotated[
-        int | None, Field(description="Number of cells of all attributes together; null without attributes.")
-    ]
+    cells: int | None
+    """Number of cells of all attributes together; null without attributes."""
     total: Amount
     neighbors: Annotated[str, Field(description="The neighbor relation as a sentence.")]
     remarks: list[str]
@@ -83,9 +82,8 @@ class CurveRequest(ApiModel):
 
     stream: OpeningSpec
     against: Literal["epsilon", "cutoff"] = "epsilon"
-    start: Annotated[
-        int, Field(ge=0, le=1000, description="``following`` of the curve's last part; 0 for the first part.")
-    ] = 0
+    start: Annotated[int, Field(ge=0, le=1000)] = 0
+    """``following`` of the curve's last part; 0 for the first part."""
 
 
 class CurvePoint(ApiModel):

@@ -52,9 +52,14 @@ Name = Annotated[str, StringConstraints(max_length=128)]
 
 
 class ApiModel(BaseModel):
-    """Base of all models of the API: immutable, without extra fields."""
+    """Base of all models of the API: immutable, without extra fields.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    A long description of a field is the docstring below it.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
     @classmethod
     def from_record(cls, record: object, **figures: Any) -> Self:
@@ -89,9 +94,8 @@ class Session(ApiModel):
     name: str
     role: AccessRole
     expires: Annotated[Time | None, Field(description="Expiry time of the token; null if it does not expire.")]
-    asks: Annotated[
-        bool, Field(description="True if this monitor accepts questions; the user's role must allow them too.")
-    ]
+    asks: bool
+    """True if this monitor accepts questions; the user's role must allow them too."""
 
 
 class Rate(ApiModel):
@@ -123,10 +127,8 @@ class StalledSource(ApiModel):
     """A live topic with open streams whose next window should have been answered by now."""
 
     source: str
-    since: Annotated[
-        Time | None,
-        Field(description="End of the last answered window, or time of the last answer; null before any."),
-    ]
+    since: Time | None
+    """End of the last answered window, or time of the last answer; null before any."""
     feed_runs: Annotated[bool, Field(description="True if a feed process runs.")]
 
 
@@ -146,23 +148,19 @@ class Overview(ApiModel):
     sources: int
     sources_halted: int
     streams: StreamCounts
-    nearly_dry: Annotated[
-        int, Field(description="Number of open streams with at most 10 % of their charged answers left.")
-    ]
+    nearly_dry: int
+    """Number of open streams with at most 10 % of their charged answers left."""
     answered: int
     tops: int
     rates: list[Rate]
     history: Annotated[list[TrafficPoint], Field(description="Oldest first, since the monitor started.")]
     rejected: int
     workers: int
-    lag: Annotated[
-        int | None,
-        Field(description="Number of unanswered questions; null while unknown."),
-    ]
+    lag: int | None
+    """Number of unanswered questions; null while unknown."""
     hidden_lag: HiddenLag = 0
-    stalled: Annotated[
-        list[StalledSource], Field(description="Live topics whose next window should have been answered by now.")
-    ] = []
+    stalled: list[StalledSource] = []
+    """Live topics whose next window should have been answered by now."""
 
 
 class Periods(ApiModel):
@@ -193,23 +191,18 @@ class SourceRow(ApiModel):
     left: Amount
     left_share: Annotated[float, Field(description="Remaining share of the total: 0 to 1.")]
     population: Annotated[str | None, Field(description="The population that it belongs to, if any.")]
-    population_left_share: Annotated[
-        float | None,
-        Field(description="Remaining share of its population's budget, which pays for its streams too."),
-    ]
-    renews: Annotated[
-        str | None, Field(description="Length of the budget's period, for example 30d; null without renewal.")
-    ]
+    population_left_share: float | None
+    """Remaining share of its population's budget, which pays for its streams too."""
+    renews: str | None
+    """Length of the budget's period, for example 30d; null without renewal."""
     renews_at: Annotated[Time | None, Field(description="Start of the next period.")]
     meaning: Annotated[str, Field(description="The budget's guarantee as a sentence.")]
     streams: StreamCounts
     updated: Time
-    period: Annotated[
-        str | None, Field(description="Length of a live topic's periods, each with its own account.")
-    ] = None
-    period_of: Annotated[
-        str | None, Field(description="The source, if this is the account of one of its periods.")
-    ] = None
+    period: str | None = None
+    """Length of a live topic's periods, each with its own account."""
+    period_of: str | None = None
+    """The source, if this is the account of one of its periods."""
     starts: Annotated[str | None, Field(description="Start of that period.")] = None
     periods: Annotated[Periods | None, Field(description="Its periods' accounts.")] = None
     current: Annotated[SourceRow | None, Field(description="The account of the latest period.")] = None
@@ -231,24 +224,17 @@ class StreamRow(ApiModel):
     source: str
     mechanism: str
     state: StreamState
-    ending: Annotated[
-        Literal["halted", "closed"] | None,
-        Field(description="The requested end; final once ``state`` has this value."),
-    ]
+    ending: Literal["halted", "closed"] | None
+    """The requested end; final once ``state`` has this value."""
     reason: str | None
-    refused: Annotated[
-        str | None,
-        Field(description="Reason why the worker of this open stream does not answer; as of ``updated``."),
-    ]
-    at_refresh: Annotated[
-        Literal["continues", "closes"] | None,
-        Field(description="Effect of a refresh of its table; null if it has ended or is ending."),
-    ]
+    refused: str | None
+    """Reason why the worker of this open stream does not answer; as of ``updated``."""
+    at_refresh: Literal["continues", "closes"] | None
+    """Effect of a refresh of its table; null if it has ended or is ending."""
     answered: int
     tops: Annotated[int, Field(description="Number of charged answers so far.")]
-    cutoff: Annotated[
-        int | None, Field(description="Number of charged answers that the grant pays for; null if unlimited.")
-    ]
+    cutoff: int | None
+    """Number of charged answers that the grant pays for; null if unlimited."""
     added: Annotated[int, Field(description="Number of charged answers that extensions added.")]
     tops_left: int | None
     alpha: float
@@ -260,27 +246,18 @@ class StreamRow(ApiModel):
     spent: Amount
     refunded: Amount
     rates: list[Rate]
-    dry_in: Annotated[
-        float | None,
-        Field(
-            description="Seconds until no charged answer is left, at the rate of the last ten minutes (or since the opening, if this was later); with windows by the broker's clock, at the rate of the windows so far. Null if no end is in sight, or if fewer than five answers were charged in ten minutes, or all within a minute."
-        ),
-    ]
+    dry_in: float | None
+    """Seconds until no charged answer is left, at the rate of the last ten minutes (or since the opening, if this was later); with windows by the broker's clock, at the rate of the windows so far. Null if no end is in sight, or if fewer than five answers were charged in ten minutes, or all within a minute."""
     opened: Time | None
     updated: Annotated[Time | None, Field(description="Time of the last answer, charge or status record.")]
-    last_answered: Annotated[
-        Time | None,
-        Field(description="Time at which the monitor first saw its last answer; null without answers."),
-    ]
-    period_of: Annotated[
-        str | None, Field(description="The stream as opened, if this stream belongs to one of its periods.")
-    ] = None
+    last_answered: Time | None
+    """Time at which the monitor first saw its last answer; null without answers."""
+    period_of: str | None = None
+    """The stream as opened, if this stream belongs to one of its periods."""
     starts: Annotated[str | None, Field(description="Start of that period.")] = None
     periods: Annotated[Periods | None, Field(description="Its periods' streams.")] = None
-    current: Annotated[
-        StreamRow | None,
-        Field(description="The latest period's stream; the stream as opened is not asked and spends nothing."),
-    ] = None
+    current: StreamRow | None = None
+    """The latest period's stream; the stream as opened is not asked and spends nothing."""
 
 
 class StreamPage(ApiModel):
@@ -308,31 +285,19 @@ class StreamDetail(ApiModel):
     spec: StreamSpec
     calibration: Calibration
     incarnation: str
-    position: Annotated[
-        Position | None,
-        Field(description="Position of the last query that the stream answered, as last reported."),
-    ]
+    position: Position | None
+    """Position of the last query that the stream answered, as last reported."""
     timeline: list[TimelinePoint]
-    standing: Annotated[
-        str | None,
-        Field(description="A standing stream's question about each window, in words; null for other streams."),
-    ]
-    first_answer: Annotated[
-        str | None,
-        Field(
-            description="When the stream's first answer is expected; null without windows, and after the first answer."
-        ),
-    ]
-    missed_events: Annotated[
-        str | None, Field(description="Which windows may lack events, in words; null if all windows are complete.")
-    ]
-    windows: Annotated[
-        int | None, Field(description="Number of windows for which the error bound holds; null without windows.")
-    ]
-    period: Annotated[
-        str | None,
-        Field(description="Length of the periods, each with that number of windows; null without periods."),
-    ]
+    standing: str | None
+    """A standing stream's question about each window, in words; null for other streams."""
+    first_answer: str | None
+    """When the stream's first answer is expected; null without windows, and after the first answer."""
+    missed_events: str | None
+    """Which windows may lack events, in words; null if all windows are complete."""
+    windows: int | None
+    """Number of windows for which the error bound holds; null without windows."""
+    period: str | None
+    """Length of the periods, each with that number of windows; null without periods."""
 
 
 class ProposalRequest(ApiModel):

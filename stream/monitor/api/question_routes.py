@@ -55,12 +55,8 @@ class Statement(StatementText):
     """One SELECT to ask. A statement that is sent again with the same ``id`` is not asked again."""
 
     id: EventId
-    max_price: Annotated[
-        MaxPrice | None,
-        Field(
-            description="Maximum price of each of its questions, an ε or a percentage of the grant; 0 for a dry run."
-        ),
-    ] = None
+    max_price: MaxPrice | None = None
+    """Maximum price of each of its questions, an ε or a percentage of the grant; 0 for a dry run."""
 
 
 class StatementPrice(ApiModel):

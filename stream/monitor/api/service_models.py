@@ -83,13 +83,11 @@ class AlertRow(ApiModel):
     estimate: float | None
     alpha: float | None
     tops_left: Annotated[int | None, Field(description="Number of alerts that the stream had left.")]
-    threshold: Annotated[
-        float | None, Field(description="The stream's threshold; a question may have another one.")
-    ]
+    threshold: float | None
+    """The stream's threshold; a question may have another one."""
     condition: Annotated[str | None, Field(description="Condition of the events that count; null without one.")]
-    counted: Annotated[
-        str, Field(description="The source's contribution bound as a sentence; empty without one.")
-    ] = ""
+    counted: str = ""
+    """The source's contribution bound as a sentence; empty without one."""
 
 
 class FiringRow(ApiModel):
@@ -99,9 +97,8 @@ class FiringRow(ApiModel):
     closed and retired streams are not.
     """
 
-    since: Annotated[
-        float, Field(description="End of the first window of this series of alerts, in seconds since the epoch.")
-    ]
+    since: float
+    """End of the first window of this series of alerts, in seconds since the epoch."""
     alerts: Annotated[int, Field(description="Number of alerts of this series so far.")]
     latest: AlertRow
     state: StreamState | None
@@ -119,28 +116,16 @@ class AlertsView(ApiModel):
     """Firing alerts, longest first, and the latest alerts."""
 
     shown: Annotated[bool, Field(description="True if this monitor reads answers (SOTTO_MONITOR_ALERTS).")]
-    complete: Annotated[
-        bool,
-        Field(description="True once the answers of the look-back time, the streams and the sources are read."),
-    ]
-    firing_total: Annotated[
-        int,
-        Field(
-            description="Number of firing alerts whose stream still answers, so that a later answer can resolve them."
-        ),
-    ]
-    exhausted_total: Annotated[
-        int,
-        Field(description="Number of firing alerts of exhausted streams. The list ``firing`` contains them too."),
-    ]
+    complete: bool
+    """True once the answers of the look-back time, the streams and the sources are read."""
+    firing_total: int
+    """Number of firing alerts whose stream still answers, so that a later answer can resolve them."""
+    exhausted_total: int
+    """Number of firing alerts of exhausted streams. The list ``firing`` contains them too."""
     firing_matching: int
     firing: list[FiringRow]
-    total: Annotated[
-        int,
-        Field(
-            description="Number of the latest alerts that the monitor keeps in memory; ``recent`` lists those that match."
-        ),
-    ]
+    total: int
+    """Number of the latest alerts that the monitor keeps in memory; ``recent`` lists those that match."""
     matching: int
     recent: list[AlertRow]
     sources: list[AlertingSource]
@@ -184,12 +169,8 @@ class RefusedEvents(ApiModel):
 
     source: str
     topic: str
-    events: Annotated[
-        int,
-        Field(
-            description="Number of events to which the share refers: the latest 1,000 or fewer of each partition that has refused events."
-        ),
-    ]
+    events: int
+    """Number of events to which the share refers: the latest 1,000 or fewer of each partition that has refused events."""
     share: Annotated[str, Field(description="The share as a range, such as '50 to 90 %'.")]
     at_least: Annotated[float, Field(description="Lower end of that range, between 0 and 1.")]
     reason: Annotated[str, Field(description="The most frequent reason: code, problem and remedy.")]
@@ -215,14 +196,9 @@ class FeedView(ApiModel):
 
     topic: str
     clock: Literal["broker", "marks"]
-    idle: Annotated[
-        str | None,
-        Field(
-            description="How far the clock of a partition without events stays behind the feed's clock; null with watermarks."
-        ),
-    ]
-    asked_to: Annotated[
-        Time | None, Field(description="End of the last answered window in event time; null before any.")
-    ]
+    idle: str | None
+    """How far the clock of a partition without events stays behind the feed's clock; null with watermarks."""
+    asked_to: Time | None
+    """End of the last answered window in event time; null before any."""
     asked_at: Annotated[Time | None, Field(description="Time of the last answer of its streams.")]
     processes: list[FeedProcess]

@@ -81,8 +81,8 @@ class StreamQuery(_Page):
     state: Annotated[
         tuple[StreamState, ...],
         BeforeValidator(lambda value: tuple(value.split(",")) if isinstance(value, str) else value),
-        Field(description="States, separated by commas."),
     ] = ()
+    """States, separated by commas."""
     source: Name | None = None
     of: Annotated[Name | None, Field(description="List only the streams of this stream's periods.")] = None
     mechanism: Name | None = None
