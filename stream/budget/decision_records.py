@@ -13,34 +13,7 @@ from typing import Any, Final
 
 from blake3 import blake3
 
-from schemas import (
-    Allot,
-    Amount,
-    Control,
-    ExtendStream,
-    OpenStream,
-    Receipt,
-    RegisterPopulation,
-    RegisterSource,
-    Request,
-    RetiredAnswer,
-    RetiredStreams,
-    StreamClosed,
-    StreamHalted,
-    StreamOpened,
-    Totals,
-    TrailBeginning,
-    TrailEvent,
-    TrailHead,
-    TrailPoint,
-    TrailRecord,
-    TrailRequest,
-    TrailRestored,
-    TrailStanding,
-    control_codec,
-    retired_streams_codec,
-    trail_codec,
-)
+import schemas
 from schemas.ledger import LostTimeStatement
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest
 from stream.privacy.composition.costs import ordinary_charges_left, shown_spending, spent_amount, to_amount
@@ -62,7 +35,7 @@ class TrailWriter:
     """Appends entries to the trail; keeps the accounts that have spent since the last entry with their totals."""
 
     def __init__(self, topics: Topics, ledger: Ledger) -> None:
-        self.head: TrailHead | None = None
+        self.head: schemas.TrailHead | None = None
         self._topics = topics
         self._ledger = ledger
         self._unrecorded_accounts: dict[str, Account] = {}
@@ -70,7 +43,7 @@ class TrailWriter:
         self._quiet_since: float | None = None
         self._largest_grant: float | None = None
 
-    def restore(self, head: TrailHead | None) -> None:
+    def restore(self, head: schemas.TrailHead | None) -> None:
         """Continue after a trail's head, if there is one, and set the ledger's clock to its time."""
         self.head = head
         self._ledger.advance_clock(head.time if head is not None else 0)
@@ -86,22 +59,22 @@ class TrailWriter:
         self.head = EMPTY_TRAIL_HEAD
         accounts = self._ledger.accounts.values()
         streams = sum(len(account.grants) for account in accounts)
-        self._write_entry(outputs, TrailBeginning, sources=len(accounts), streams=streams)
+        self._write_entry(outputs, schemas.TrailBeginning, sources=len(accounts), streams=streams)
         for account in accounts:
             self._write_entry(
                 outputs,
-                TrailStanding,
+                schemas.TrailStanding,
                 source=account.source.source,
                 streams=len(account.grants),
                 digest=digest_streams((name, grant.digest) for name, grant in account.grants.items()),
                 totals=_totals_of(account),
             )
 
-    def write_decision(self, request: Request, receipt: Receipt, outputs: Outputs) -> None:
+    def write_decision(self, request: schemas.Request, receipt: schemas.Receipt, outputs: Outputs) -> None:
         """Write a request and its decision, with the resulting totals and the stream's digest."""
         self.write_renewals(outputs)
-        concerns_population = isinstance(request, RegisterPopulation) or (
-            isinstance(request, Allot) and request.source is None
+        concerns_population = isinstance(request, schemas.RegisterPopulation) or (
+            isinstance(request, schemas.Allot) and request.source is None
         )
         source = None if concerns_population else receipt.source
         account = self._ledger.accounts.get(source or "")
@@ -116,7 +89,7 @@ class TrailWriter:
             fields["totals"] = self._record_totals(account)
         self._write_entry(
             outputs,
-            TrailRequest,
+            schemas.TrailRequest,
             request=receipt.request,
             digest=receipt.digest,
             action=request.kind,
@@ -133,18 +106,20 @@ class TrailWriter:
             **fields,
         )
 
-    def write_period(self, receipt: Receipt, account: Account, outputs: Outputs) -> None:
+    def write_period(self, receipt: schemas.Receipt, account: Account, outputs: Outputs) -> None:
         """Write the registration and the openings of a standing stream's new period."""
         shared: dict[str, Any] = {"request": receipt.request, "digest": receipt.digest, "source": account.name}
         shared["totals"] = self._record_totals(account)
         amounts: dict[str, Any] = {"epsilon": account.source.epsilon, "delta": account.source.delta}
-        self._write_entry(outputs, TrailRequest, **shared, **amounts, action="register", outcome="registered")
+        self._write_entry(
+            outputs, schemas.TrailRequest, **shared, **amounts, action="register", outcome="registered"
+        )
         for name, grant in account.grants.items():
             granted = to_amount(grant.claim.cost, account.source)
             self._note_grant(granted)
             self._write_entry(
                 outputs,
-                TrailRequest,
+                schemas.TrailRequest,
                 **shared,
                 action="open",
                 outcome="opened",
@@ -162,14 +137,14 @@ class TrailWriter:
         largest, self._largest_grant = self._largest_grant, None
         return largest
 
-    def _note_grant(self, granted: Amount) -> None:
+    def _note_grant(self, granted: schemas.Amount) -> None:
         self._largest_grant = max(granted.epsilon, self._largest_grant or 0.0)
 
     def write_end(self, account: Account, grant: Grant, outputs: Outputs) -> None:
         """Write that a stream is exhausted, halted or closed, as its worker's charge reports."""
         self._write_entry(
             outputs,
-            TrailEvent,
+            schemas.TrailEvent,
             event=grant.state,
             source=account.source.source,
             stream=grant.stream,
@@ -184,7 +159,7 @@ class TrailWriter:
         for owner in self._ledger.drain_renewed_owners():
             self._write_entry(
                 outputs,
-                TrailEvent,
+                schemas.TrailEvent,
                 event="renewed",
                 source=None if isinstance(owner, PopulationAccount) else owner.name,
                 population=owner.name if isinstance(owner, PopulationAccount) else None,
@@ -195,7 +170,7 @@ class TrailWriter:
         self, since: LostTimeStatement, lost: int, backup: str, outputs: Outputs, reason: str | None = None
     ) -> None:
         """Write that the ledger was restored from a backup, then the totals of all accounts."""
-        self._write_entry(outputs, TrailRestored, since=since, lost=lost, backup=backup, reason=reason)
+        self._write_entry(outputs, schemas.TrailRestored, since=since, lost=lost, backup=backup, reason=reason)
         self._write_points(list(self._ledger.accounts.values()), outputs)
 
     def schedule_point(self, account: Account) -> None:
@@ -224,19 +199,19 @@ class TrailWriter:
     def _write_points(self, accounts: Iterable[Account], outputs: Outputs) -> None:
         for account in accounts:
             totals = self._record_totals(account)
-            self._write_entry(outputs, TrailPoint, source=account.source.source, totals=totals)
+            self._write_entry(outputs, schemas.TrailPoint, source=account.source.source, totals=totals)
 
-    def _record_totals(self, account: Account) -> Totals:
+    def _record_totals(self, account: Account) -> schemas.Totals:
         account.totals_recorded_ms, account.has_unrecorded_spending = self._ledger.clock, False
         self._unrecorded_accounts.pop(account.source.source, None)
         self._ledger.changes.mark_changed(account, [])
         return _totals_of(account)
 
-    def _write_entry(self, outputs: Outputs, kind: Callable[..., TrailRecord], **fields: Any) -> None:
+    def _write_entry(self, outputs: Outputs, kind: Callable[..., schemas.TrailRecord], **fields: Any) -> None:
         head = self.head or EMPTY_TRAIL_HEAD
         entry = kind(number=head.entries, previous=head.digest, time=self._ledger.clock, **fields)
-        value = trail_codec.encode(entry)
-        self.head = TrailHead(entries=entry.number + 1, digest=entry_digest(value), time=entry.time)
+        value = schemas.trail_codec.encode(entry)
+        self.head = schemas.TrailHead(entries=entry.number + 1, digest=entry_digest(value), time=entry.time)
         source = (getattr(entry, "source", None) or "").encode()
         outputs.add(self._topics.trail, partition_of(source, LEDGER_PARTITIONS), (source, value, ()))
 
@@ -245,8 +220,8 @@ def _point_due_ms(account: Account) -> int:
     return 0 if account.totals_recorded_ms is None else account.totals_recorded_ms + POINT_INTERVAL_MS
 
 
-def _totals_of(account: Account) -> Totals:
-    return Totals(**account.budget.amounts())
+def _totals_of(account: Account) -> schemas.Totals:
+    return schemas.Totals(**account.budget.amounts())
 
 
 def digest_streams(identities: Iterable[tuple[str, str]]) -> str:
@@ -255,28 +230,28 @@ def digest_streams(identities: Iterable[tuple[str, str]]) -> str:
     return blake3(listed.encode()).hexdigest()
 
 
-def _requested_amounts(request: Request) -> dict[str, Any]:
+def _requested_amounts(request: schemas.Request) -> dict[str, Any]:
     match request:
-        case RegisterSource():
+        case schemas.RegisterSource():
             return {"epsilon": request.source.epsilon, "delta": request.source.delta}
-        case OpenStream():
+        case schemas.OpenStream():
             spec = request.stream
             return {"epsilon": spec.epsilon, "delta": spec.delta, "mechanism": spec.mechanism.kind}
-        case RegisterPopulation():
+        case schemas.RegisterPopulation():
             return {"epsilon": request.population.epsilon, "delta": request.population.delta}
-        case ExtendStream():
+        case schemas.ExtendStream():
             return {"epsilon": request.epsilon, "delta": request.delta}
-        case Allot():
+        case schemas.Allot():
             given = {"allotment": request.allotment, "analysts": request.analysts or (request.allotment,)}
             return {**given, "epsilon": request.epsilon, "delta": request.delta}
         case _:
             return {}
 
 
-def build_control_event(account: Account, grant: Grant) -> Control:
+def build_control_event(account: Account, grant: Grant) -> schemas.Control:
     """Return the control event with a stream's definition; its kind says whether the stream may answer."""
     spec, identity = grant.decode_opening()
-    opened = StreamOpened(
+    opened = schemas.StreamOpened(
         spec=spec,
         source=account.source,
         identity=identity,
@@ -288,14 +263,14 @@ def build_control_event(account: Account, grant: Grant) -> Control:
     if grant.ending is None and grant.state == "open":
         return opened
     ending = grant.ending or "halted"
-    ended = StreamClosed if ending == "closed" else StreamHalted
+    ended = schemas.StreamClosed if ending == "closed" else schemas.StreamHalted
     return ended(**{**dict(opened), "kind": ending, "reason": grant.reason or ending})
 
 
-def build_retired_answer(account: Account, grant: Grant) -> RetiredAnswer:
+def build_retired_answer(account: Account, grant: Grant) -> schemas.RetiredAnswer:
     """Return the fields of the answers that a worker gives for an ended stream."""
     totals = (grant.answered, grant.tops, grant.surplus)
-    return RetiredAnswer(
+    return schemas.RetiredAnswer(
         # A stream that is halted after its last charged answer stays exhausted.
         reason=exhausted_reason(grant.calibration, grant.cutoff)
         if grant.state == "exhausted"
@@ -305,10 +280,10 @@ def build_retired_answer(account: Account, grant: Grant) -> RetiredAnswer:
     )
 
 
-def build_retired_record(retired: Sequence[tuple[str, RetiredAnswer]]) -> RetiredStreams:
+def build_retired_record(retired: Sequence[tuple[str, schemas.RetiredAnswer]]) -> schemas.RetiredStreams:
     """Return the record that replaces the definitions of these streams."""
     answers = tuple(dict.fromkeys(answer for _, answer in retired))
-    return RetiredStreams(
+    return schemas.RetiredStreams(
         names=b"".join(name_digest("stream", name) for name, _ in retired).hex(),
         answers=answers,
         answer_of=tuple(answers.index(answer) for _, answer in retired),
@@ -328,10 +303,10 @@ class ControlPublisher:
         """Publish a stream's control event to the worker of its partition."""
         control = build_control_event(account, grant)
         key = grant.stream.encode()
-        message: Message = (key, control_codec.encode(control), ())
+        message: Message = (key, schemas.control_codec.encode(control), ())
         outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)
 
-    def publish_retired(self, retired: Mapping[str, RetiredAnswer], outputs: Outputs) -> None:
+    def publish_retired(self, retired: Mapping[str, schemas.RetiredAnswer], outputs: Outputs) -> None:
         """Publish the digests of retired streams, and then delete their definitions."""
         by_partition: dict[int, list[str]] = {}
         for name in retired:
@@ -342,5 +317,7 @@ class ControlPublisher:
                 names = members[start : start + _MAX_RETIRED_PER_RECORD]
                 record = build_retired_record([(name, retired[name]) for name in names])
                 key = RETIRED_PREFIX + record.names[: 2 * DIGEST_BYTES].encode()
-                outputs.add(self._topics.control, partition, (key, retired_streams_codec.encode(record), ()))
+                outputs.add(
+                    self._topics.control, partition, (key, schemas.retired_streams_codec.encode(record), ())
+                )
                 outputs.extend(self._topics.control, partition, [(name.encode(), None, ()) for name in names])

@@ -42,16 +42,7 @@ from stream.budget.decision_records import ControlPublisher
 from stream.budget.plan_facts import declared_sizes, facts_of_values, require_texts
 from stream.budget.standing_streams import complete_spec, live_topic_facts
 from stream.diagnostics import error_fields, get_logger
-from stream.privacy.accuracy.source_facts import (
-    LEAST_REACH,
-    MAX_STEPS,
-    SourceFacts,
-    clamping_range,
-    largest_value,
-    list_numeric_attributes,
-    require_monotone_counts,
-    require_total,
-)
+from stream.privacy.accuracy import source_facts
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import RefusedError, shortest_decimal
 from stream.privacy.ledger.accounts import Account
@@ -95,7 +86,9 @@ def plan_stream(spec: StreamSpec, source: Source, table_rows: Callable[[], int] 
     return calibration
 
 
-def facts_for_plan(spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None) -> SourceFacts:
+def facts_for_plan(
+    spec: StreamSpec, source: Source, table_rows: Callable[[], int] | None = None
+) -> source_facts.SourceFacts:
     """Return a source's public facts for a plan; RefusedError if they do not fit."""
     mechanism, kind = spec.mechanism, spec.mechanism.kind
     if kind not in MECHANISMS_OF[source.kind]:
@@ -116,7 +109,7 @@ def facts_for_plan(spec: StreamSpec, source: Source, table_rows: Callable[[], in
             raise RefusedError("mechanism.sums: a source of values has no attributes; remove it")
         return facts_of_values(steps, source.grid, source.neighbors)
     if isinstance(source, RecordsSource):
-        return SourceFacts(neighbors=source.neighbors, records_per_person=source.contributions)
+        return source_facts.SourceFacts(neighbors=source.neighbors, records_per_person=source.contributions)
     return _table_facts(mechanism, source, table_rows)
 
 
@@ -124,7 +117,7 @@ def require_grid_covers_range(source: Source) -> None:
     """Refuse a source of values whose range needs more than 2^50 steps of its grid."""
     if not isinstance(source, ValuesSource):
         return
-    exact_reach = largest_value(source.grid)
+    exact_reach = source_facts.largest_value(source.grid)
     reach = float(exact_reach)
     given = [(name, end) for name in ("minimum", "maximum") if (end := getattr(source, name)) is not None]
     for name, end in given:
@@ -133,12 +126,12 @@ def require_grid_covers_range(source: Source) -> None:
                 f"{name}: a grid of {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; use a grid of at "
                 f"least {_sufficient_grid(abs(end)):g}, or a narrower range"
             )
-    if len(given) < 2 and exact_reach < LEAST_REACH:
+    if len(given) < 2 and exact_reach < source_facts.LEAST_REACH:
         raise RefusedError(
             f"grid: {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; declare the source's minimum and "
-            f"maximum within that, or use a grid of at least {_sufficient_grid(float(LEAST_REACH)):g}"
+            f"maximum within that, or use a grid of at least {_sufficient_grid(float(source_facts.LEAST_REACH)):g}"
         )
-    low, high = clamping_range(source.grid, source.minimum, source.maximum)
+    low, high = source_facts.clamping_range(source.grid, source.minimum, source.maximum)
     if low >= high:
         raise RefusedError(
             f"minimum, maximum: no value lies between {float(low):.6g} and {float(high):.6g}; give both, in order"
@@ -147,14 +140,14 @@ def require_grid_covers_range(source: Source) -> None:
 
 def _sufficient_grid(reach: float) -> float:
     """Return a grid step of few digits that is large enough for values up to ``reach``."""
-    exponent = math.floor(math.log10(reach / MAX_STEPS)) - 2
-    return math.ceil(reach / MAX_STEPS / 10.0**exponent) * 10.0**exponent
+    exponent = math.floor(math.log10(reach / source_facts.MAX_STEPS)) - 2
+    return math.ceil(reach / source_facts.MAX_STEPS / 10.0**exponent) * 10.0**exponent
 
 
 def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> None:
     if not isinstance(mechanism, AboveThreshold | NumericSparse):
         return
-    low, high = clamping_range(source.grid, source.minimum, source.maximum)
+    low, high = source_facts.clamping_range(source.grid, source.minimum, source.maximum)
     if not low <= shortest_decimal(mechanism.threshold) <= high:
         raise RefusedError(
             f"mechanism.threshold: {mechanism.threshold:g} lies outside the source's range, {float(low):.6g} to {float(high):.6g}, "
@@ -162,11 +155,13 @@ def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> N
         )
 
 
-def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> SourceFacts:
+def _table_facts(
+    mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None
+) -> source_facts.SourceFacts:
     if isinstance(mechanism, UnknownGroups):
         require_texts(source)
     monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
-    require_monotone_counts(monotone, source.neighbors)
+    source_facts.require_monotone_counts(monotone, source.neighbors)
     step = _common_step(source, sums)
     # One person changes a count of people by 1, and a count of rows by the number of this person's counted rows.
     sensitivities = [int((1 if getattr(mechanism, "people", False) else source.contribution) / step)]
@@ -177,7 +172,7 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
         if not isinstance(domain, Numeric):
             raise RefusedError(
                 f"mechanism.sums.{index}: the source has no attribute of integers or decimals of this name; "
-                + list_numeric_attributes(source.attributes)
+                + source_facts.list_numeric_attributes(source.attributes)
             )
         if monotone and domain.minimum < 0:
             raise RefusedError(
@@ -185,10 +180,10 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
                 "attribute with a minimum of at least 0"
             )
         finer = int(domain.unit / step)
-        require_total(domain, name, f"mechanism.sums.{index}", finer)
+        source_facts.require_total(domain, name, f"mechanism.sums.{index}", finer)
         sensitivities.append(total_sensitivity(source, domain.in_steps) * finer)
     sizes = declared_sizes(source, getattr(mechanism, "attributes", ()), "mechanism.attributes")
-    return SourceFacts(
+    return source_facts.SourceFacts(
         sensitivity_steps=max(sensitivities),
         grid=float(step),
         neighbors=source.neighbors,

@@ -11,23 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from schemas import (
-    Amount,
-    GrantRecord,
-    LedgerProgress,
-    LedgerRecord,
-    PopulationRecord,
-    SourceRecord,
-    Totals,
-    TrailEvent,
-    TrailHead,
-    TrailPoint,
-    TrailRecord,
-    TrailRequest,
-    TrailRestored,
-    TrailStanding,
-    trail_codec,
-)
+import schemas
 from schemas.wire import MalformedEventError
 from stream.budget.decision_records import digest_streams
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, check_next_entry, entry_digest
@@ -44,50 +28,50 @@ class TrailOpening:
 
     source: str
     digest: str
-    granted: Amount
-    extensions: dict[str, Amount] = field(default_factory=dict)
-    end: TrailEvent | None = None
+    granted: schemas.Amount
+    extensions: dict[str, schemas.Amount] = field(default_factory=dict)
+    end: schemas.TrailEvent | None = None
 
 
 class TrailCheck:
     """Reads a trail entry by entry, and then compares a ledger with it."""
 
-    def __init__(self, noted: Iterable[TrailHead] = ()) -> None:
+    def __init__(self, noted: Iterable[schemas.TrailHead] = ()) -> None:
         """Create a check; the trail must contain each head that was ``noted`` elsewhere."""
         self.head = EMPTY_TRAIL_HEAD
         self._noted_digests = {head.entries: head.digest for head in noted}
         self._findings: list[str] = []
-        self._sources: dict[str, Totals] = {}
+        self._sources: dict[str, schemas.Totals] = {}
         self._populations: set[str] = set()
-        self._first_streams: dict[str, TrailStanding] = {}
+        self._first_streams: dict[str, schemas.TrailStanding] = {}
         self._openings: dict[str, TrailOpening] = {}
-        self._ends: dict[str, TrailEvent] = {}
+        self._ends: dict[str, schemas.TrailEvent] = {}
         self._lost_streams: set[str] = set()
 
-    def add_entry(self, value: bytes | None) -> TrailRecord:
+    def add_entry(self, value: bytes | None) -> schemas.TrailRecord:
         """Check the next entry's bytes; BrokenTrailError if it does not follow."""
         self.head, entry = check_next_entry(self.head, value)
         if self._noted_digests.get(self.head.entries, self.head.digest) != self.head.digest:
             self._findings.append(f"entry {entry.number}: its digest differs from the noted head")
         match entry:
-            case TrailRequest():
+            case schemas.TrailRequest():
                 self._add_request(entry)
-            case TrailEvent() | TrailPoint():
+            case schemas.TrailEvent() | schemas.TrailPoint():
                 if entry.source is not None and entry.totals is not None:
                     self._sources[entry.source] = entry.totals
-                if isinstance(entry, TrailEvent) and entry.stream is not None:
+                if isinstance(entry, schemas.TrailEvent) and entry.stream is not None:
                     self._ends[entry.stream] = entry
-            case TrailStanding():
+            case schemas.TrailStanding():
                 self._first_streams[entry.source] = entry
                 self._sources[entry.source] = entry.totals
-            case TrailRestored():
+            case schemas.TrailRestored():
                 ended = {name for name, end in self._ends.items() if end.event == "closed"}
                 self._lost_streams = self._openings.keys() - ended
             case _:
                 pass
         return entry
 
-    def _add_request(self, entry: TrailRequest) -> None:
+    def _add_request(self, entry: schemas.TrailRequest) -> None:
         if entry.source is not None and entry.totals is not None:
             self._sources[entry.source] = entry.totals
         if entry.outcome == "registered" and entry.population is not None:
@@ -119,15 +103,15 @@ class TrailCheck:
             if entries > self.head.entries
         ]
 
-    def compare_ledger(self, records: Iterable[LedgerRecord]) -> list[str]:
+    def compare_ledger(self, records: Iterable[schemas.LedgerRecord]) -> list[str]:
         """Compare a ledger with the trail, and return the differences.
 
         The trail must end at the head in the ledger. ``records`` has the latest record of each key.
         """
         records = list(records)
-        progress = next((one for one in records if isinstance(one, LedgerProgress)), None)
-        sources = {one.source.source: one for one in records if isinstance(one, SourceRecord)}
-        grants = {one.spec.stream: one for one in records if isinstance(one, GrantRecord)}
+        progress = next((one for one in records if isinstance(one, schemas.LedgerProgress)), None)
+        sources = {one.source.source: one for one in records if isinstance(one, schemas.SourceRecord)}
+        grants = {one.spec.stream: one for one in records if isinstance(one, schemas.GrantRecord)}
         head = progress.trail if progress is not None else None
         findings = []
         if head is None or (head.entries, head.digest) != (self.head.entries, self.head.digest):
@@ -149,7 +133,7 @@ class TrailCheck:
             findings += self._compare_source(name, source, ledger)
             findings += self._compare_streams(name, ledger.accounts[name], openings)
         for one in records:
-            if isinstance(one, PopulationRecord):
+            if isinstance(one, schemas.PopulationRecord):
                 findings += self._compare_population(one, ledger)
         findings += [
             f"source '{name}': the trail has its registration, but the ledger does not have the source"
@@ -166,7 +150,7 @@ class TrailCheck:
                 findings += self._compare_grant(name, record, ledger)
         return findings
 
-    def _compare_population(self, record: PopulationRecord, ledger: Ledger) -> list[str]:
+    def _compare_population(self, record: schemas.PopulationRecord, ledger: Ledger) -> list[str]:
         name = record.population.population
         summed = ledger.population_account(name).to_record()
         findings = _compare_amounts(f"population '{name}'", record, summed)
@@ -174,7 +158,7 @@ class TrailCheck:
             findings.append(f"population '{name}': the trail has no entry of its registration")
         return findings
 
-    def _compare_source(self, name: str, record: SourceRecord, ledger: Ledger) -> list[str]:
+    def _compare_source(self, name: str, record: schemas.SourceRecord, ledger: Ledger) -> list[str]:
         account = ledger.accounts[name]
         findings = _compare_amounts(f"source '{name}'", record, account.to_record())
         totals = self._sources.get(name)
@@ -200,7 +184,7 @@ class TrailCheck:
             return [f"source '{name}': the streams from before the trail's beginning were changed"]
         return []
 
-    def _compare_grant(self, name: str, record: GrantRecord, ledger: Ledger) -> list[str]:
+    def _compare_grant(self, name: str, record: schemas.GrantRecord, ledger: Ledger) -> list[str]:
         """Compare a stream's cost with its plan, and its opening, extensions and end with the trail."""
         account, grant = ledger.find_stream(record.spec.source, name)
         source = account.source
@@ -232,7 +216,7 @@ def _compare_amounts(owner: str, record: object, summed: object) -> list[str]:
     ]
 
 
-def _extension_costs(grant: Grant, ledger: Ledger, accountant: str) -> Mapping[str, Amount]:
+def _extension_costs(grant: Grant, ledger: Ledger, accountant: str) -> Mapping[str, schemas.Amount]:
     source = ledger.account(grant.spec.source).source
     costs = {}
     for known, extension in enumerate(grant.extensions):
@@ -246,7 +230,7 @@ def _extension_costs(grant: Grant, ledger: Ledger, accountant: str) -> Mapping[s
 class AnchoredTrail:
     """Follows a trail from an anchored head to the ledger's head; the digests chain all earlier entries."""
 
-    def __init__(self, anchored: TrailHead, ledger_head: TrailHead | None) -> None:
+    def __init__(self, anchored: schemas.TrailHead, ledger_head: schemas.TrailHead | None) -> None:
         """``ledger_head`` is the trail's head in the ledger; None if the ledger has no trail."""
         self._anchored = anchored
         self._ledger_head = ledger_head or EMPTY_TRAIL_HEAD
@@ -281,7 +265,7 @@ class AnchoredTrail:
                 self._finding = str(broken)
             return
         try:
-            entry = trail_codec.decode(value)
+            entry = schemas.trail_codec.decode(value)
         except MalformedEventError:
             return  # the anchored entry is missing, unless it comes later
         if entry.number != self.first_entry:
@@ -289,7 +273,7 @@ class AnchoredTrail:
         digest = entry_digest(value or b"")
         if digest != self._anchored.digest:
             self._finding = f"entry {entry.number} of the trail differs from the anchored one"
-        self._head = TrailHead(entries=entry.number + 1, digest=digest, time=entry.time)
+        self._head = schemas.TrailHead(entries=entry.number + 1, digest=digest, time=entry.time)
 
     def describe_difference(self) -> str | None:
         """Return how the trail differs from the anchor; None if it does not. Call this after the last entry."""

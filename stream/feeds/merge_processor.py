@@ -17,7 +17,6 @@ from stream.feeds.merge_state import (
     Partials,
     PeriodRequests,
     RunningSums,
-    WaitingWindows,
     decode_progress,
     decode_stream,
     encode_node,
@@ -27,6 +26,7 @@ from stream.feeds.merge_state import (
     node_key,
     partial_key,
     period_of,
+    ready_windows,
     restore_sums,
     stream_of_key,
     texts_key,
@@ -93,7 +93,8 @@ class MergeProcessor:
         self._stale_keys: list[bytes] = []
         """Keys of the changelog's records of retired streams that a restore found."""
         self._periods = PeriodRequests(topics, definitions)
-        self._waiting_windows = WaitingWindows()
+        self._waiting: set[str] = set()
+        """The streams with open windows whose period may not have begun."""
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Read records of control and of the changelog; either topic may come first."""
@@ -139,7 +140,7 @@ class MergeProcessor:
             for name, definition in self._definition_by_stream.items()
             if not definition.is_merged and name in self._streams
         }
-        self._waiting_windows.names = {name for name, merged in self._streams.items() if merged.open}
+        self._waiting = {name for name, merged in self._streams.items() if merged.open}
         return {self._topics.partials: self._offset}
 
     def restart_input(self, topic: str) -> None:
@@ -254,7 +255,7 @@ class MergeProcessor:
             partial_key(partial.stream, partial.start, partial.partition): record.value
         }
         if definition.source.has_periods:
-            self._waiting_windows.names.add(partial.stream)
+            self._waiting.add(partial.stream)
         else:
             before = merged.last_closed
             for start, partials in merged.close_complete_windows():
@@ -270,9 +271,7 @@ class MergeProcessor:
 
         asked, lost = 0, []
         written: dict[bytes, bytes | None] = {}
-        for name, start in self._waiting_windows.ready_windows(
-            self._definition_by_stream, self._streams, is_ready
-        ):
+        for name, start in ready_windows(self._waiting, self._definition_by_stream, self._streams, is_ready):
             definition, merged = self._definition_by_stream[name], self._streams[name]
             step, was_lost = (merged.last_closed, start), merged.running.are_lost
             asked += self._close_window(outputs, definition, merged, step, merged.close_window(start), written)

@@ -221,43 +221,36 @@ def encode_progress(offset: int) -> bytes:
     return _encode(_WireProgress(offset))
 
 
-class WaitingWindows:
-    """The streams with open windows whose period may not have begun.
+def ready_windows(
+    waiting: set[str],
+    definitions: Mapping[str, StandingDefinition],
+    streams: Mapping[str, MergedStreamState],
+    is_ready: Callable[[StandingDefinition, int], bool],
+) -> Iterator[tuple[str, int]]:
+    """Yield windows to ask in the order of closing times; an unready window delays its source's later ones.
 
-    Windows of all streams are asked in the order of their closing times. So their order does not
-    depend on the moment at which a period's streams are defined.
+    ``waiting`` has the streams with open windows whose period may not have begun; others are removed from it.
+    The order of windows does not depend on the moment at which a period's streams are defined.
     """
-
-    def __init__(self) -> None:
-        self.names: set[str] = set()
-
-    def ready_windows(
-        self,
-        definitions: Mapping[str, StandingDefinition],
-        streams: Mapping[str, MergedStreamState],
-        is_ready: Callable[[StandingDefinition, int], bool],
-    ) -> Iterator[tuple[str, int]]:
-        """Yield windows to ask in the order of closing times; an unready window delays its source's later ones."""
-        order: list[Iterator[tuple[int, str, int]]] = []
-        sources: set[str] = set()
-        for name in sorted(self.names):
-            known, merged = definitions.get(name), streams.get(name)
-            if known is None or merged is None or not known.is_open or not known.source.has_periods:
-                self.names.discard(name)
-            elif starts := merged.complete_windows():
-                open_ms = known.standing.open_ms
-                order.append(iter([(start + open_ms, name, start) for start in starts]))
-                sources.add(known.source.source)
-            else:
-                self.names.discard(name)
-        for _, name, start in merge(*order):
-            source = definitions[name].source.source
-            if source in sources and not is_ready(definitions[name], start):
-                sources.remove(source)
-            if source in sources:
-                yield name, start
-            elif not sources:
-                return
+    order: list[Iterator[tuple[int, str, int]]] = []
+    sources: set[str] = set()
+    for name in sorted(waiting):
+        known, merged = definitions.get(name), streams.get(name)
+        is_asked_by_period = known is not None and known.is_open and known.source.has_periods
+        if known is None or merged is None or not is_asked_by_period or not (starts := merged.complete_windows()):
+            waiting.discard(name)
+            continue
+        open_ms = known.standing.open_ms
+        order.append(iter([(start + open_ms, name, start) for start in starts]))
+        sources.add(known.source.source)
+    for _, name, start in merge(*order):
+        source = definitions[name].source.source
+        if source in sources and not is_ready(definitions[name], start):
+            sources.remove(source)
+        if source in sources:
+            yield name, start
+        elif not sources:
+            return
 
 
 class PeriodRequests:

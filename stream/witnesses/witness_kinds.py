@@ -132,7 +132,7 @@ class FileWitness:
 
     def read_all(self) -> list[Anchor]:
         """Return the anchors of all installations, the oldest first."""
-        with self._as_witness_errors(), open(self._path, "rb", opener=_open_safely) as file:
+        with self._as_witness_errors(), os.fdopen(os.open(self._path, os.O_RDONLY | _SAFE_FLAGS), "rb") as file:
             self._require_protected(file.fileno())
             return [anchor for line in file if (anchor := parse_anchor(line)) is not None]
 
@@ -165,10 +165,6 @@ class FileWitness:
             yield
         except OSError as error:
             raise WitnessError(f"{self.name}: {error.strerror}; check its disk and folder") from None
-
-
-def _open_safely(path: str, flags: int) -> int:
-    return os.open(path, flags | _SAFE_FLAGS)
 
 
 def _read_blocks_backwards(file: BinaryIO, end: int) -> Iterator[list[bytes]]:
@@ -276,7 +272,10 @@ class S3Witness:
                 Bucket=self._bucket, Prefix=f"{self._folder}{installation}/", MaxKeys=MAX_ANCHORS_READ
             )
             for one in listed.get("Contents", ()):
-                anchor = self._read_anchor(one["Key"]) if one["Size"] <= _LARGEST_OBJECT else None
+                anchor = None
+                if one["Size"] <= _LARGEST_OBJECT:
+                    found_object = self._client.get_object(Bucket=self._bucket, Key=one["Key"])
+                    anchor = parse_anchor(found_object["Body"].read())
                 if anchor is None or anchor.installation != installation:
                     others += 1
                     continue
@@ -290,9 +289,6 @@ class S3Witness:
                 "objects of a witness are no anchors", witness=self.name, objects=others, remedy="remove them"
             )
         return found
-
-    def _read_anchor(self, key: str) -> Anchor | None:
-        return parse_anchor(self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read())
 
     def _key(self, anchor: Anchor) -> str:
         # Stores list keys in ascending order.

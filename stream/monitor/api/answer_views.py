@@ -6,7 +6,7 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final, Protocol
 
 from aiokafka.errors import KafkaError
@@ -164,16 +164,24 @@ COLUMNS: Final = (
 
 
 def answers_as_csv(rows: Sequence[AnswerRow]) -> Iterator[str]:
-    """Yield the CSV in parts, header first."""
+    """Return the CSV in parts, header first."""
+    return csv_parts(
+        COLUMNS, ([[cells.get(name) for name in COLUMNS] for cells in _csv_cells(row)] for row in rows)
+    )
+
+
+def csv_parts(columns: Sequence[str], parts: Iterable[Iterable[Sequence[Any]]]) -> Iterator[str]:
+    """Yield CSV: the header with the rows of the first part, then the rows of each other part."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerows(_csv_cells(row))
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for rows in parts:
+        writer.writerows(rows)
         yield text.getvalue()
         text.seek(0)
         text.truncate()
-    yield text.getvalue()
+    if rest := text.getvalue():
+        yield rest
 
 
 def answers_as_lines(rows: Sequence[AnswerRow]) -> Iterator[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import heapq
-import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -16,6 +14,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from schemas import AllotmentRecord, Amount, Period, PopulationRecord
+from stream.monitor.api.answer_views import csv_parts
 from stream.monitor.api.budget_models import (
     MAX_HELD_ENTRIES,
     AllotmentPage,
@@ -333,17 +332,9 @@ class TrailExports:
 
 
 def format_trail_csv(entries: list[HeldEntry], trail_filter: TrailFilter) -> Iterator[str]:
-    """Yield the CSV in parts, header first."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for start in range(0, max(len(entries), 1), _ROWS_PER_PART):
-        writer.writerows(
-            _csv_cells(one) for one in entries[start : start + _ROWS_PER_PART] if matches(one, trail_filter)
-        )
-        yield text.getvalue()
-        text.seek(0)
-        text.truncate()
+    """Return the CSV in parts, header first."""
+    parts = (entries[start : start + _ROWS_PER_PART] for start in range(0, len(entries), _ROWS_PER_PART))
+    return csv_parts(COLUMNS, ([_csv_cells(one) for one in part if matches(one, trail_filter)] for part in parts))
 
 
 def _csv_cells(entry: HeldEntry) -> list[Any]:

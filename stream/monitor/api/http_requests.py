@@ -16,12 +16,10 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from aiohttp import StreamReader, web
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from schemas import MAX_DEFINITION_BYTES, Amount
 from schemas.base import KIND_ERROR, MAX_FAULTS
@@ -83,20 +81,13 @@ def malformed_error(
     found = error.error_count()
     if found > MAX_FAULTS:
         return ProblemError(400, "malformed", f"{what}: {found} fields are wrong; compare it with /openapi.json")
-    place_of = _path_of if body is None else partial(locate_fault, parse_or_none(body))
-    details = error.errors(include_url=False)[:MAX_FIELDS]
-    fields = [_make_field_problem(detail, place_of(detail)) for detail in details]
+    fields = []
+    for detail in error.errors(include_url=False)[:MAX_FIELDS]:
+        steps = map(str, detail["loc"]) if body is None else locate_fault(parse_or_none(body), detail)
+        place = ".".join([*steps, *(["kind"] if detail["type"] == KIND_ERROR else [])]) or "body"
+        fields.append(FieldProblem(field=place[:80], message=explain_to_writer(detail)))
     wrong = "1 field is wrong" if found == 1 else f"{found} fields are wrong"
     return ProblemError(400, "malformed", f"{what}: {wrong}; see 'fields'", fields=fields)
-
-
-def _path_of(detail: ErrorDetails) -> list[str]:
-    return list(map(str, detail["loc"]))
-
-
-def _make_field_problem(detail: ErrorDetails, steps: list[str]) -> FieldProblem:
-    place = ".".join([*steps, *(["kind"] if detail["type"] == KIND_ERROR else [])]) or "body"
-    return FieldProblem(field=place[:80], message=explain_to_writer(detail))
 
 
 class ClientGoneError(ConnectionError):

@@ -17,16 +17,7 @@ from typing import Annotated, Final, get_args
 from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
-from stream.monitor.api.http_requests import (
-    ClientGoneError,
-    ProblemError,
-    RequestTurns,
-    malformed_error,
-    refuse_repeated,
-    streaming_response,
-    too_many_error,
-    write_text,
-)
+from stream.monitor.api import http_requests
 from stream.monitor.api.models import ApiModel, FieldProblem, ViewName
 from stream.monitor.api.monitor_state import Monitor
 from stream.monitor.api.routes import VIEWS, ApiCall, Route, require_rights
@@ -62,7 +53,7 @@ class LiveViews:
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
-        self._turns = RequestTurns(pause_factor=PAUSE_FACTOR)
+        self._turns = http_requests.RequestTurns(pause_factor=PAUSE_FACTOR)
         self._views: dict[Hashable, LiveView] = {}
 
     def watch(self, name: ViewName, query: Hashable, compute: Callable[[], BaseModel]) -> LiveView:
@@ -110,7 +101,7 @@ class LiveViews:
             async with self._turns.turn(user, lambda: not view.watchers):
                 if not self._is_fresh(view):
                     self._compute(view)
-        except ClientGoneError:
+        except http_requests.ClientGoneError:
             pass
         except Exception as error:  # noqa: BLE001  (reported to the watchers)
             view.failure = error
@@ -121,7 +112,7 @@ class LiveViews:
         view.version, view.computed_at = self._monitor.version(view.name), asyncio.get_running_loop().time()
         try:
             text = f"event: {view.name}\ndata: {view.compute().model_dump_json()}"
-        except ProblemError as error:
+        except http_requests.ProblemError as error:
             text = f"event: problem\ndata: {error.problem.model_dump_json()}"
         if text != view.text:
             view.text = text
@@ -159,14 +150,14 @@ class EventStreams:
         if request.method == "HEAD":
             return web.Response(headers=headers)
         if self._open[bearer.name] >= self._monitor.settings.monitor_event_streams:
-            raise too_many_error(
+            raise http_requests.too_many_error(
                 "too many live connections with this name; close one, or raise SOTTO_MONITOR_EVENT_STREAMS", 10
             )
         self._open[bearer.name] += 1
         views = [self._live.watch(*one) for one in wanted]
         try:
             response = web.StreamResponse(headers=headers)
-            with streaming_response(request):
+            with http_requests.streaming_response(request):
                 await response.prepare(request)
                 await self._send(response, views, bearer)
         finally:
@@ -183,16 +174,16 @@ class EventStreams:
             if (state := self._monitor.readiness().model_dump_json()) != readiness:
                 readiness = state
                 number, last_sent = number + 1, loop.time()
-                await write_text(response, f"id: {number}\nevent: readiness\ndata: {state}\n\n")
+                await http_requests.write_text(response, f"id: {number}\nevent: readiness\ndata: {state}\n\n")
             if self._monitor.is_complete():
                 await self._live.refresh(views, bearer.name)
             for view in views:
                 if sent_editions[view] != view.edition:
                     sent_editions[view] = view.edition
                     number, last_sent = number + 1, loop.time()
-                    await write_text(response, f"id: {number}\n{view.text}\n\n")
+                    await http_requests.write_text(response, f"id: {number}\n{view.text}\n\n")
             if loop.time() - last_sent >= KEEPALIVE_SECONDS:
-                await write_text(response, ": alive\n\n")
+                await http_requests.write_text(response, ": alive\n\n")
                 last_sent = loop.time()
             try:
                 async with asyncio.timeout(MIN_INTERVAL_SECONDS):
@@ -204,7 +195,7 @@ class EventStreams:
         self, given: Mapping[str, str], bearer: Bearer
     ) -> list[tuple[ViewName, Hashable, Callable[[], BaseModel]]]:
         """Return the requested views, each with its parameters and a function that computes it."""
-        refuse_repeated(given)
+        http_requests.refuse_repeated(given)
         rest = dict(given)
         used: set[str] = set()
         wanted: list[tuple[ViewName, Hashable, Callable[[], BaseModel]]] = []
@@ -219,7 +210,7 @@ class EventStreams:
                 wanted.append((name, key, partial(route.handle, self._monitor, call)))
                 used |= own
         except ValidationError as error:
-            raise malformed_error(error, "parameter") from None
+            raise http_requests.malformed_error(error, "parameter") from None
         if not wanted:
             raise _parameter_error("views", f"name at least one of {', '.join(get_args(ViewName))}")
         if unknown := [name for name in rest if name not in used]:
@@ -237,8 +228,8 @@ def _make_call(route: Route, given: dict[str, str]) -> ApiCall:
     )
 
 
-def _parameter_error(field: str, message: str) -> ProblemError:
-    return ProblemError(
+def _parameter_error(field: str, message: str) -> http_requests.ProblemError:
+    return http_requests.ProblemError(
         400,
         "malformed",
         "parameter: 1 field is wrong; see 'fields'",

@@ -52,20 +52,9 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection, malformed_rejection
 from stream.tables.counted_table import CountedTable, cell_mask
 from stream.tables.table_errors import PredicateError, undeclared_name_message
+from stream.worker.families import statistics
 from stream.worker.families.context import AdmittedQuestion, Context, TermsCache
 from stream.worker.families.family import Family, Reply, answer_by_stream, require_form
-from stream.worker.families.statistics import (
-    NoisyRate,
-    Statistic,
-    StatisticNumber,
-    TopGroups,
-    build_rates_reply,
-    keep_largest_groups,
-    parse_top,
-    read_statistic,
-    require_listable_groups,
-    statistic_form,
-)
 from stream.worker.families.tensors import AttributeCells
 
 RELEASE_CACHE_BYTES: Final = 128 << 20
@@ -142,7 +131,7 @@ class _CellSums:
     axes: tuple[int, ...]
     divisor: int = 1
     hits: npt.NDArray[np.bool_] | None = None
-    top: TopGroups | None = None
+    top: statistics.TopGroups | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +141,7 @@ class _CellStatistic:
     ``axes`` has the axes of the question's groups and attribute.
     """
 
-    asked: Statistic
+    asked: statistics.Statistic
     mask: npt.NDArray[np.bool_]
     axes: tuple[int, ...]
 
@@ -171,13 +160,13 @@ class HistogramFamily(_ReleaseFamily):
             axes = () if query.group_by is None else self._group_axes(query.group_by, space)
             hits = mask & self._cells_satisfying(slot, query.rate, space, "rate")
             return table, _CellSums(mask, axes, hits=hits)
-        if (statistic := statistic_form(query)) is not None:
-            asked = read_statistic(self._context, slot, query, statistic, space.attributes)
+        if (statistic := statistics.statistic_form(query)) is not None:
+            asked = statistics.read_statistic(self._context, slot, query, statistic, space.attributes)
             named = (*asked.group_by, asked.attribute)
             return table, _CellStatistic(asked, mask, tuple(space.attributes.index(name) for name in named))
         if form == "groups":
             axes = self._group_axes(query.group_by, space)
-            return table, _CellSums(mask, axes, top=parse_top(self._context.source_table(slot), query))
+            return table, _CellSums(mask, axes, top=statistics.parse_top(self._context.source_table(slot), query))
         rows = self._context.public_rows(slot) if form == "fraction" else 1
         if rows is None:
             # The number of rows is private, so the share is computed as a rate among all cells.
@@ -202,7 +191,7 @@ class HistogramFamily(_ReleaseFamily):
                 message = undeclared_name_message(place, name, space.attributes, owner)
                 raise malformed_rejection(f"group_by: {message}")
         axes = tuple(space.attributes.index(name) for name in group_by)
-        require_listable_groups([space.shape[axis] for axis in axes])
+        statistics.require_listable_groups([space.shape[axis] for axis in axes])
         return axes
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
@@ -232,7 +221,7 @@ class HistogramFamily(_ReleaseFamily):
         if question.axes:
             estimates = tuple(map(float, numbers.ravel().tolist()))
             reply = Reply(charged=False, estimates=estimates, basis=BASIS, alpha=alpha, intervals=intervals)
-            return reply if question.top is None else keep_largest_groups(reply, question.top)
+            return reply if question.top is None else statistics.keep_largest_groups(reply, question.top)
         estimate = int(numbers) / question.divisor
         return Reply(
             charged=False, estimate=estimate, basis=BASIS, alpha=alpha / question.divisor, interval=intervals[0]
@@ -257,10 +246,12 @@ def _rates_of_groups(
     reach = histogram_alpha(calibration, release.size, most, max(1, 2 * (len(hit) - len(excluded))))
     law = release_law(calibration)
     rates = [
-        NoisyRate(h, m, reach, rate_bounds_of_sums(h, m, law, pair))
+        statistics.NoisyRate(h, m, reach, rate_bounds_of_sums(h, m, law, pair))
         for h, m, pair in zip(hit, missed, draws, strict=True)
     ]
-    return build_rates_reply(rates, grouped=bool(question.axes), excluded=excluded, charged=False, basis=BASIS)
+    return statistics.build_rates_reply(
+        rates, grouped=bool(question.axes), excluded=excluded, charged=False, basis=BASIS
+    )
 
 
 def _statistic_reply(question: _CellStatistic, release: Integers, calibration: ReleaseCalibration) -> Reply:
@@ -272,7 +263,7 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
     failure = SUMS_PART * calibration.beta / (calibration.expected_queries * numbers)
     law, size = release_law(calibration), asked.size
     edges = np.arange(size + 1, dtype=np.int64)
-    found: list[StatisticNumber] = []
+    found: list[statistics.StatisticNumber] = []
     alpha = 0.0
     for counts, summed in zip(noisy, draws, strict=True):
         total = int(summed.sum())
