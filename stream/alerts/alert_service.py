@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.errors import (
@@ -274,7 +274,7 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
         self._topic = topic
         self._target = target
         self._start_offset = start_offset
-        self._consumer: AIOKafkaConsumer | None = None
+        self._consumer: Any = None
         self._unprepared: set[TopicPartition] = set()
         self.on_revoked: Callable[[Iterable[TopicPartition]], None] = lambda _: None
         """Called with the partitions that this process loses."""
@@ -317,7 +317,7 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
             if self._unprepared:
                 await self._seek_to_start()
             current_round = self.round
-            fetched = await self._running_consumer.getmany(timeout_ms=POLL_MS, max_records=BATCH_RECORDS)
+            fetched = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=BATCH_RECORDS)
             for partition, records in fetched.items():
                 if self.round != current_round or stopping.is_set():
                     break
@@ -330,15 +330,13 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
         current_round, unprepared, self._unprepared = self.round, self._unprepared, set()
         try:
             for partition in unprepared:
-                committed = await self._running_consumer.committed(partition)
-                end = (await self._running_consumer.end_offsets([partition]))[partition]
+                committed = await self._consumer.committed(partition)
+                end = (await self._consumer.end_offsets([partition]))[partition]
                 if committed is None:
                     # Commit now: answers that come while this process is down must be delivered later.
-                    await self._running_consumer.commit({partition: end})
-                self._running_consumer.seek(
-                    partition, await self._start_offset(self._running_consumer, partition, committed, end)
-                )
-                self._running_consumer.resume(partition)
+                    await self._consumer.commit({partition: end})
+                self._consumer.seek(partition, await self._start_offset(self._consumer, partition, committed, end))
+                self._consumer.resume(partition)
         except _REBALANCE_ERRORS:
             return  # the group was rebalanced, and the partition's new owner seeks to the start offset
         self._mark_joined(current_round)
@@ -348,18 +346,18 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
         if not offsets or batch_round != self.round:
             return
         try:
-            await self._running_consumer.commit(offsets)
+            await self._consumer.commit(offsets)
         except _REBALANCE_ERRORS:
             log.info("position not committed: the group was rebalanced", target=self._target)
 
     async def position(self, partition: TopicPartition) -> int:
         """Return the next offset to read."""
-        return int(await self._running_consumer.position(partition))
+        return int(await self._consumer.position(partition))
 
     @property
     def partitions(self) -> set[TopicPartition]:
         """The partitions of this process."""
-        return set(self._running_consumer.assignment())
+        return set(self._consumer.assignment())
 
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """End the round, and call ``on_revoked``."""
@@ -372,7 +370,7 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
         """Pause new partitions until their start offsets are known."""
         self.round += 1
         self._unprepared = set(assigned)
-        self._running_consumer.pause(*self._unprepared)
+        self._consumer.pause(*self._unprepared)
         if not self._unprepared:
             self._mark_joined(self.round)
 
@@ -380,9 +378,3 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
         if self.round == batch_round:
             self.is_joined = True
             log.info("group joined", target=self._target, partitions=len(self.partitions))
-
-    @property
-    def _running_consumer(self) -> AIOKafkaConsumer:
-        if self._consumer is None:
-            raise RuntimeError("the follower is not running")
-        return self._consumer

@@ -198,11 +198,6 @@ class FeedProcessor:
         """Number of people that are counted in open windows; a person counts once for each window."""
         return sum(group.people for group in self._streams.tally_groups)
 
-    @property
-    def table_bytes(self) -> int:
-        """Memory of the tables of people, in bytes."""
-        return sum(table.nbytes for group in self._streams.tally_groups for table in group.tables())
-
     def _resume_stream(self, key: bytes, record: Any, definitions: Mapping[str, StandingDefinition]) -> None:
         name = key.removeprefix(_STREAM).decode()
         if key.startswith(_LATER_EPOCH):

@@ -55,11 +55,6 @@ class PersonCounts:
     def __len__(self) -> int:
         return len(self._keys)
 
-    @property
-    def nbytes(self) -> int:
-        """The memory in bytes."""
-        return self._keys.nbytes + self._counts.nbytes + self._pieces.nbytes
-
     def count(self, people: UInt64Array, column_masks: UInt64Array, piece_number: int) -> BoundedCounts:
         """Add 1 for each event to its person's counts in the columns of its bit mask, up to the bound.
 

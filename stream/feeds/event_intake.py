@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 from schemas import EventsSource, FirstWindow
 from schemas.windows import MARK_HEADER, YEAR_10000_MS, moment_ms, span_ms
@@ -35,8 +34,6 @@ class TopicRecreatedError(InputRefusedError):
             "of this source, and register another source for the new topic"
         )
 
-
-Mask = npt.NDArray[np.bool_]
 
 NOT_BEGUN: Final = -1
 

@@ -74,12 +74,6 @@ class StandingDefinition:
         """True if the stream's counts cover all windows so far."""
         return self.spec.mechanism.kind == "running_count"
 
-    @property
-    def moment(self) -> int:
-        """Timestamp of the beginning of the latest epoch, or of its end if the beginning is unknown."""
-        latest = self.epochs[-1]
-        return next((stamp for stamp in (latest.begins, latest.ends) if stamp is not None), 0)
-
     def epoch(self, number: int) -> Epoch:
         """Return the latest epoch whose number is at most ``number``, or else the first epoch."""
         return next((epoch for epoch in reversed(self.epochs) if epoch.number <= number), self.epochs[0])

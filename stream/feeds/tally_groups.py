@@ -305,12 +305,6 @@ class TallyGroup:
         """Return the number of entries that the changelog must hold."""
         return self.people + sum(tally.entry_count for tally in self.tallies.values())
 
-    def tables(self) -> Iterator[PersonCounts]:
-        """Yield all tables of people."""
-        yield from [window.person_counts for window in list(self.windows.values())]
-        for tally in list(self.tallies.values()):
-            yield from list(tally.lifetime_counts.values())
-
 
 def _join_parts(parts: Sequence[_WindowRows]) -> _WindowRows:
     if len(parts) == 1:

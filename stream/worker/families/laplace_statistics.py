@@ -48,7 +48,6 @@ from stream.worker.families.family import (
 from stream.worker.families.statistics import Statistic, StatisticNumber, read_statistic, statistic_form
 
 Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 MAX_WORDS: Final = 1 << 22
 """Maximum number of random words for one answer."""

@@ -115,7 +115,7 @@ def _countable(
             accumulate((one.timestamp if mark else -1 for one, mark in zip(records, is_mark, strict=True)), max)
         )
     if effect and (about.clock == "broker" or now[effect - 1] >= 0):
-        since = stream.moment + span_ms(about.idle)
+        since = defined_at(stream) + span_ms(about.idle)
     for place, record in enumerate(records):
         event = event_of(record)
         if place < effect or event is None or any(name == "sotto-mark" for name, _ in record.headers):
@@ -126,6 +126,12 @@ def _countable(
         is_ahead = clock >= 0 and event["at"] > clock + span_ms(about.ahead)
         if not is_ahead and WHERES[stream.standing.where or "TRUE"](event):
             yield place, event
+
+
+def defined_at(stream: StandingDefinition) -> int:
+    """Return the timestamp of the beginning of the latest epoch, or of its end if the beginning is unknown."""
+    latest = stream.epochs[-1]
+    return next((stamp for stamp in (latest.begins, latest.ends) if stamp is not None), 0)
 
 
 def refused_by(
@@ -141,7 +147,7 @@ def refused_by(
         firsts = [
             stream.standing.window.first_start_from(moment_ms(stream.standing.begins or ""))
             for stream in streams
-            if stream.moment == 0 or stream.moment + span_ms(about.idle) <= stamp
+            if defined_at(stream) == 0 or defined_at(stream) + span_ms(about.idle) <= stamp
         ]
         first = min(firsts, default=-1)
         if event is not None and event["at"] > stamp + span_ms(about.ahead):

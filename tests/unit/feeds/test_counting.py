@@ -14,7 +14,7 @@ from tests.unit.feeds.crashes import (
     draw_streams,
     run_feed,
 )
-from tests.unit.feeds.reference import found_by, refused_by
+from tests.unit.feeds.reference import defined_at, found_by, refused_by
 from tests.unit.feeds.topic import MINUTE, source
 
 
@@ -38,12 +38,12 @@ def test_events_before_all_windows_are_refused_and_move_no_count(seed: int) -> N
     for _ in range(2):
         latest = {
             stream.spec.stream: next(
-                (place for place, one in enumerate(records) if one.timestamp >= stream.moment + 1000), LENGTH
+                (place for place, one in enumerate(records) if one.timestamp >= defined_at(stream) + 1000), LENGTH
             )
             for stream in streams
         }
         effects = {name: chance.randint(1, place) if place > 1 else 0 for name, place in latest.items()}
-        effects |= {stream.spec.stream: 0 for stream in streams if stream.moment == 0}
+        effects |= {stream.spec.stream: 0 for stream in streams if defined_at(stream) == 0}
         kafka = run_feed(about, streams, records, ends, effects, chance)
         dated = [one for one in kafka.refused if one[1] in {"ahead", "before"}]
         assert dated == refused_by(about, streams, records)

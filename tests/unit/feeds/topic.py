@@ -187,6 +187,16 @@ def start(
     return processor
 
 
+def table_bytes(feed: FeedProcessor) -> int:
+    """Return the memory of the tables of people."""
+    groups = feed._streams.tally_groups
+    tables = [window.person_counts for group in groups for window in group.windows.values()]
+    tables += [
+        one for group in groups for tally in group.tallies.values() for one in tally.lifetime_counts.values()
+    ]
+    return sum(one._keys.nbytes + one._counts.nbytes + one._pieces.nbytes for one in tables)
+
+
 def changelog(about: EventsSource) -> Kafka:
     return Kafka(TOPICS.feed_state(about.source))
 
