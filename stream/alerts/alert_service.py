@@ -95,7 +95,7 @@ async def _run_deliveries(deliveries: list[TargetDelivery], probes: Probes, stop
             done, _ = await asyncio.wait(tasks, timeout=0.5, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
-            waiting = ", ".join(one.name for one in deliveries if not one.is_joined)
+            waiting = ", ".join(one.name for one in deliveries if not one.follower.is_joined)
             probes.set_not_ready_reason(
                 f"targets whose consumer group is not joined: {waiting}" if waiting else ""
             )
@@ -127,16 +127,11 @@ class TargetDelivery:
         self._metrics = metrics
         self._stopping = stopping
         self._openings = OpeningReader(connection, target.wants)
-        self._follower = AnswerFollower(
+        self.follower = AnswerFollower(
             connection.settings, connection.topics.answers, target.name, self._start_offset
         )
         self._committed: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
-
-    @property
-    def is_joined(self) -> bool:
-        """True if the consumer has joined its group and all start offsets are known."""
-        return self._follower.is_joined
 
     async def run(self) -> None:
         """Follow the answers until the service stops; restart after temporary errors."""
@@ -145,7 +140,7 @@ class TargetDelivery:
             try:
                 async with (
                     TargetSender(self._target.timeout_seconds, self._target.tls()) as sender,
-                    self._follower.join_group(),
+                    self.follower.join_group(),
                 ):
                     await self._follow(sender)
             except (KafkaError, SottoError, OSError, TimeoutError, AlertsError) as error:
@@ -168,20 +163,20 @@ class TargetDelivery:
             )
 
     async def _deliver_to_webhook(self, webhook: Webhook) -> None:
-        async for partition, records in self._follower.batches(self._stopping):
-            batch_round, committed = self._follower.round, time.monotonic()
+        async for partition, records in self.follower.batches(self._stopping):
+            batch_round, committed = self.follower.round, time.monotonic()
             next_offset: dict[TopicPartition, int] = {}
             for record in records:
                 alert = await self._parse_alert(record) if ABOVE_BYTES in (record.value or b"") else None
                 if alert is not None and alert.answer.outcome == "above":
-                    still_ours = lambda: self._follower.round == batch_round  # noqa: B023, E731  (called within this iteration only)
+                    still_ours = lambda: self.follower.round == batch_round  # noqa: B023, E731  (called within this iteration only)
                     if not await webhook.deliver(alert, still_ours):
                         break
                 next_offset = {partition: record.offset + 1}
                 if time.monotonic() - committed >= COMMIT_SECONDS:
-                    await self._follower.commit(next_offset, batch_round)
+                    await self.follower.commit(next_offset, batch_round)
                     committed = time.monotonic()
-            await self._follower.commit(next_offset, batch_round)
+            await self.follower.commit(next_offset, batch_round)
 
     async def _deliver_to_alertmanager(self, alertmanager: Alertmanager) -> None:
 
@@ -189,10 +184,10 @@ class TargetDelivery:
             lost, count = {one.partition for one in revoked}, self._connection.topics.partitions
             alertmanager.drop_alarms(lambda stream: partition_of(stream.encode(), count) in lost)
 
-        self._follower.on_revoked = drop_alarms
+        self.follower.on_revoked = drop_alarms
         next_offsets: dict[TopicPartition, int] = {}
-        async for partition, records in self._follower.batches(self._stopping):
-            batch_round = self._follower.round
+        async for partition, records in self.follower.batches(self._stopping):
+            batch_round = self.follower.round
             for record in records:
                 value = record.value or b""
                 stream = (record.key or b"").decode(errors="replace")
@@ -201,7 +196,7 @@ class TargetDelivery:
                 ):
                     continue
                 alert = await self._parse_alert(record)
-                if alert is not None and batch_round == self._follower.round:
+                if alert is not None and batch_round == self.follower.round:
                     known = record.offset < self._committed.get(partition, 0)
                     alertmanager.add_answer(
                         alert.answer,
@@ -211,23 +206,23 @@ class TargetDelivery:
                         bound_text=alert.bound_text,
                         terms=alert.opening.terms,
                     )
-            if records and batch_round == self._follower.round:
+            if records and batch_round == self.follower.round:
                 next_offsets[partition] = records[-1].offset + 1
             if await self._is_rebuilt():
                 await alertmanager.send()
                 if alertmanager.all_accepted:
                     still_ours = {
-                        one: offset for one, offset in next_offsets.items() if one in self._follower.partitions
+                        one: offset for one, offset in next_offsets.items() if one in self.follower.partitions
                     }
-                    await self._follower.commit(still_ours, self._follower.round)
+                    await self.follower.commit(still_ours, self.follower.round)
                     next_offsets = {}
 
     async def _is_rebuilt(self) -> bool:
         """Return True if all answers from before the start are read; until then, alarms may be incomplete."""
         for partition, end in list(self._ends.items()):
-            if partition not in self._follower.partitions or await self._follower.position(partition) >= end:
+            if partition not in self.follower.partitions or await self.follower.position(partition) >= end:
                 del self._ends[partition]
-        return not self._ends and self._follower.is_joined
+        return not self._ends and self.follower.is_joined
 
     async def _parse_alert(self, record: RecordLike) -> Alert | None:
         topics = self._connection.topics
@@ -270,6 +265,7 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
     def __init__(self, settings: Settings, topic: str, target: str, start_offset: StartOffset) -> None:
         self.round = 0
         self.is_joined = False
+        """True if the consumer has joined its group and all start offsets are known."""
         self._settings = settings
         self._topic = topic
         self._target = target

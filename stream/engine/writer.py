@@ -6,18 +6,18 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError, InvalidTransactionTimeout
 
 from stream.diagnostics import get_logger
 from stream.engine.partition_input import GroupOffsets
-from stream.kafka.client.adapter import KAFKA, Clients, OutgoingBatch, Producer
+from stream.kafka.client.adapter import KAFKA, Clients, Producer
 from stream.kafka.client.batch_reader import COLUMN_RECORDS
 from stream.kafka.client.broker_connections import connection_options
 from stream.kafka.client.client_patches import transaction_timeout_error
-from stream.kafka.client.column_batches import FramedBatch, encode_batches
+from stream.kafka.client.column_batches import encode_batches
 from stream.kafka.client.transactional_producer import TransactionalProducer
 from stream.kernel import compiled_kernel
 from stream.processing.protocol import Message, Messages, Outputs
@@ -26,7 +26,7 @@ from stream.settings import Settings
 _NO_HEADERS: Final[list[tuple[str, bytes]]] = []
 
 
-def _build_batches(producer: Producer, messages: Messages, timestamp: int) -> Iterator[OutgoingBatch]:
+def _build_batches(producer: Producer, messages: Messages, timestamp: int) -> Iterator[Any]:
     batch = producer.create_batch()
     for number, (key, value, headers) in enumerate(messages, 1):
         listed = list(headers) if headers else _NO_HEADERS
@@ -223,7 +223,7 @@ class Writer:
         timestamp, size = self._record_clock.now(), self._batch_bytes
         # Batches are encoded while earlier batches are sent, so only the batches in flight are in memory twice.
         in_kernel = isinstance(self._producer, TransactionalProducer) and compiled_kernel() is not None
-        batches: dict[TopicPartition, Iterator[OutgoingBatch | FramedBatch]] = {
+        batches: dict[TopicPartition, Iterator[Any]] = {
             TopicPartition(topic, partition): encode_batches(messages, timestamp, size)
             if in_kernel
             else _build_batches(self._producer, messages, timestamp)

@@ -96,7 +96,8 @@ class Alerts:
         kept_alerts = [(one, self._source(one.answer.stream)) for one in sorted(self._kept, reverse=True)]
         matching = [(one, source) for one, source in kept_alerts if is_wanted(one.answer, source)]
         firing_of, alerts_of = Counter(source for _, source in rows), Counter(source for _, source in kept_alerts)
-        exhausted_of = Counter(source for alarm, source in rows if self._is_exhausted(alarm.key.stream))
+        entries = ((self._entry(alarm.key.stream), source) for alarm, source in rows)
+        exhausted_of = Counter(source for entry, source in entries if entry and entry.state == "exhausted")
         exhausted = exhausted_of.total()
         return AlertsView(
             shown=True,
@@ -138,10 +139,6 @@ class Alerts:
         if entry is None:
             return not known
         return entry.ending is None and entry.state in {"open", "exhausted"}
-
-    def _is_exhausted(self, stream: str) -> bool:
-        entry = self._entry(stream)
-        return entry is not None and entry.state == "exhausted"
 
     def _row(self, answer: Answer, time: float, source: str | None) -> AlertRow:
         entry = self._entry(answer.stream)

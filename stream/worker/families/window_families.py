@@ -30,7 +30,6 @@ from schemas import (
     Histogram,
     ReleasedTexts,
     RunningCountCalibration,
-    Window,
     format_moment,
     moment_ms,
 )
@@ -83,12 +82,8 @@ class _Horizon:
     size: int
     lower_limit: float | None
 
-    def number_of(self, window: Window | None) -> int:
+    def number_of(self, window: Any) -> int:
         """Return the number (from 1) of a question's window; Rejection if it is not a window of the stream."""
-        if window is None:
-            raise malformed_rejection(
-                "window: missing; Sotto itself asks this standing stream, once per window; ask another stream"
-            )
         try:
             start, end = moment_ms(window.start), moment_ms(window.end)
         except ValueError as error:
