@@ -16,7 +16,7 @@ from stream.feeds.tally import Tally
 from stream.feeds.tally_groups import TallyGroup
 from stream.tables.predicates import parse
 from tests.privacy.audit_variants import Surgery, Variant
-from tests.unit.feeds.topic import FixedDefinitions
+from tests.unit.feeds.topic import FixedDefinitions, tables_of
 
 
 def bound_for_each_batch(surgery: Surgery) -> None:
@@ -25,7 +25,7 @@ def bound_for_each_batch(surgery: Surgery) -> None:
 
     def anew(group: TallyGroup, batch: Any, piece: int) -> Any:
         found = count(group, batch, piece)
-        for visits in group.tables():
+        for visits in tables_of(group):
             visits._counts[:] = 0
         return found
 

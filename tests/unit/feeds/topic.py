@@ -11,7 +11,9 @@ import numpy as np
 
 from schemas import EventsSource, RejectedHeaders
 from stream.feeds.count_processor import FeedProcessor
+from stream.feeds.event_counts import PersonCounts
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions, StandingDefinition
+from stream.feeds.tally_groups import TallyGroup
 from stream.kernel.byte_columns import Spans, spans_of
 from stream.processing.protocol import Outputs, RecordLike
 from stream.processing.record_columns import RecordColumns
@@ -187,13 +189,15 @@ def start(
     return processor
 
 
+def tables_of(group: TallyGroup) -> list[PersonCounts]:
+    """Return all tables of people."""
+    tables = [window.person_counts for window in group.windows.values()]
+    return [*tables, *(one for tally in group.tallies.values() for one in tally.lifetime_counts.values())]
+
+
 def table_bytes(feed: FeedProcessor) -> int:
     """Return the memory of the tables of people."""
-    groups = feed._streams.tally_groups
-    tables = [window.person_counts for group in groups for window in group.windows.values()]
-    tables += [
-        one for group in groups for tally in group.tallies.values() for one in tally.lifetime_counts.values()
-    ]
+    tables = [one for group in feed._streams.tally_groups for one in tables_of(group)]
     return sum(one._keys.nbytes + one._counts.nbytes + one._pieces.nbytes for one in tables)
 
 
