@@ -35,12 +35,12 @@ class _StandardOutput(io.TextIOWrapper):
 
     def write(self, text: str) -> int:
         """Write ``text``."""
-        with _as_output_error():
+        with _raise_output_error():
             return super().write(text)
 
     def flush(self) -> None:
         """Write the buffer."""
-        with _as_output_error():
+        with _raise_output_error():
             super().flush()
 
 
@@ -60,7 +60,7 @@ class _StandardError(io.TextIOWrapper):
 
 
 @contextmanager
-def _as_output_error() -> Iterator[None]:
+def _raise_output_error() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -94,7 +94,7 @@ class LazyCommand(NamedTuple):
     import_path: str
     help: str
     extra: str | None = None
-    """The extra that a message about a missing package names; None names the extra of that package."""
+    """The extra to install if a package is missing; if None, the extra with this package."""
 
 
 def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
@@ -231,8 +231,7 @@ COMMANDS: Final = {
         "The ledger's audit trail, whether the ledger follows from it, and backups.",
     ),
     "contract": LazyCommand(
-        "stream.cli.setup_commands:contract_app",
-        "The published contract: JSON Schemas and the AsyncAPI document.",
+        "stream.cli.setup_commands:contract_app", "The published contract: JSON Schemas and the AsyncAPI document."
     ),
 }
 """All commands and groups of commands."""
@@ -280,7 +279,7 @@ def _show_version(*, wanted: bool) -> None:
 
 
 @app.callback()
-def _sotto(
+def _root_command(
     context: typer.Context,
     *,
     _version: Annotated[
@@ -312,7 +311,7 @@ def main() -> None:
     except Exception as error:
         if (message := _error_line(error)) is None:
             raise
-        _fail(message)
+        _exit_with_error(message)
 
 
 def _error_line(error: Exception) -> str | None:
@@ -336,7 +335,7 @@ def _is_instance(error: Exception, import_path: str) -> bool:
     return module in sys.modules and isinstance(error, getattr(sys.modules[module], name))
 
 
-def _fail(message: str) -> None:
+def _exit_with_error(message: str) -> None:
     if isinstance(sys.stdout, _StandardOutput):
         # Python flushes standard output again at its end, which must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -64,7 +64,7 @@ def demo(
             elif live:
                 _show_departures(report)
             else:
-                _show(report)
+                _show_report(report)
             if stay:
                 with suppress(KeyboardInterrupt):
                     bar.print_step(f"{monitor.where}; Ctrl-C stops it")
@@ -79,7 +79,7 @@ def demo(
         raise typer.Exit(1)
 
 
-def _show(report: DemoReport) -> None:
+def _show_report(report: DemoReport) -> None:
     measured = report.measurements
     _show_checks(
         report,
@@ -181,13 +181,13 @@ def audit(
         show_table(
             f"{runs:,} runs on either data set, false alarms at most {false_alarm:g} over all cases",
             COLUMNS,
-            [_row(finding) for finding in findings],
+            [_finding_row(finding) for finding in findings],
         )
     if flagged:
         raise typer.Exit(1)
 
 
-def _row(finding: Finding) -> list[str]:
+def _finding_row(finding: Finding) -> list[str]:
     return [
         finding.mechanism,
         finding.method,

@@ -6,8 +6,9 @@ import json
 import os
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, TypeVar
 
@@ -28,7 +29,7 @@ _BORDER_WIDTH, _BORDERED_GAP, _PLAIN_GAP, _INDENT = 4, 3, 2, 2
 """Widths of a table's outer borders, of gaps between columns with and without lines, and of the indent below a row."""
 
 _WIDEST_BORDERED, _WIDEST_PADDING = 200, 24
-"""In a pipe or file: the width up to which a table has borders, and the width to which cells of wider ones are padded."""
+"""In a pipe or file, a table wider than the first has no borders, and its cells are padded to at most the second."""
 
 MAX_WIDTH: Final = 10_000
 """Width, in columns, of output to a pipe or file; no row needs more."""
@@ -37,22 +38,24 @@ MAX_WIDTH: Final = 10_000
 def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> RenderableType:
     """Return a table of at most ``width`` characters a line; cells that do not fit are below their row."""
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
-    if width == MAX_WIDTH and _total(widths, _BORDERED_GAP) > _WIDEST_BORDERED:
+    if width == MAX_WIDTH and _line_width(widths, _BORDERED_GAP) > _WIDEST_BORDERED:
         return Group(*map(Text, filter(None, [title, *(_pad(row, widths) for row in (columns, *rows))])))
-    if _BORDER_WIDTH + _total(widths, _BORDERED_GAP) <= width:
+    if _BORDER_WIDTH + _line_width(widths, _BORDERED_GAP) <= width:
         table = Table(title=Text(title, "table.title"), title_justify="left")
         for name, column_width in zip(columns, widths, strict=True):
             table.add_column(name, width=column_width)
         for row in rows:
             table.add_row(*map(Text, row))
         return table
-    named = next((at for at, name in enumerate(columns) if name), 0)
-    beside = _columns_that_fit(widths, named + 1, width)
-    lines: list[RenderableType] = [_align_cells(columns, widths, beside, "table.header")]
+    first_named = next((at for at, name in enumerate(columns) if name), 0)
+    fitting = _columns_that_fit(widths, first_named + 1, width)
+    lines: list[RenderableType] = [_align_cells(columns, widths, fitting, "table.header")]
     for row in rows:
-        lines.append(_align_cells(row, widths, beside))
+        lines.append(_align_cells(row, widths, fitting))
         below = [
-            f"{columns[at]}: {cell}".removeprefix(": ") for at, cell in enumerate(row) if cell and at not in beside
+            f"{columns[at]}: {cell}".removeprefix(": ")
+            for at, cell in enumerate(row)
+            if cell and at not in fitting
         ]
         lines += [
             Padding(Text(line), (0, 0, 0, _INDENT), expand=False) for line in _join_texts(below, width - _INDENT)
@@ -60,24 +63,23 @@ def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     return Group(*([Text(title, "table.title")] if title else []), *lines)
 
 
-def _total(widths: Sequence[int], gap: int) -> int:
+def _line_width(widths: Sequence[int], gap: int) -> int:
     return sum(widths) + gap * (len(widths) - 1)
 
 
 def _columns_that_fit(widths: Sequence[int], kept: int, width: int) -> list[int]:
     """Return the columns to show in one line: the first ``kept`` columns, and others that fit."""
-    beside = list(range(len(widths)))
-    while beside[kept:] and (excess := _total([widths[at] for at in beside], _PLAIN_GAP) - width) > 0:
-        enough = [at for at in reversed(beside[kept:]) if widths[at] + _PLAIN_GAP >= excess]
+    fitting = list(range(len(widths)))
+    while fitting[kept:] and (excess := _line_width([widths[at] for at in fitting], _PLAIN_GAP) - width) > 0:
+        wide_enough = [at for at in reversed(fitting[kept:]) if widths[at] + _PLAIN_GAP >= excess]
         # Move a column below the row: the narrowest one that is wide enough, or else the widest one.
-        beside.remove(
-            min(enough, key=widths.__getitem__) if enough else max(beside[kept:], key=widths.__getitem__)
-        )
-    return beside
+        choose, choices = (min, wide_enough) if wide_enough else (max, fitting[kept:])
+        fitting.remove(choose(choices, key=widths.__getitem__))
+    return fitting
 
 
-def _align_cells(cells: Sequence[str], widths: Sequence[int], beside: Sequence[int], style: str = "") -> Text:
-    return Text((" " * _PLAIN_GAP).join(set_cell_size(cells[at], widths[at]) for at in beside).rstrip(), style)
+def _align_cells(cells: Sequence[str], widths: Sequence[int], shown: Sequence[int], style: str = "") -> Text:
+    return Text((" " * _PLAIN_GAP).join(set_cell_size(cells[at], widths[at]) for at in shown).rstrip(), style)
 
 
 def _pad(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -175,10 +177,20 @@ def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
 
 
 def show_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, piped_width: int = MAX_WIDTH
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    optional: Container[str] = (),
+    piped_width: int = MAX_WIDTH,
 ) -> None:
-    """Print a table; in a narrow terminal, cells that do not fit beside the first cell are below the row."""
+    """Print a table; in a narrow terminal, cells that do not fit beside the first cell are below the row.
+
+    A column named in ``optional`` is left out if all its cells are empty.
+    """
     cells = [[escape_text(cell) for cell in row] for row in rows]
+    kept = [name not in optional or any(row[at] for row in cells) for at, name in enumerate(columns)]
+    columns, cells = list(compress(columns, kept)), [list(compress(row, kept)) for row in cells]
     width = piped_width if console.is_piped else console.width
     console.print(make_table(escape_text(title), columns, cells, width), width=width)
 
@@ -206,11 +218,11 @@ Parsed = TypeVar("Parsed")
 STANDARD_INPUT: Final = "-"
 
 
-def parse_document(kind: TypeAdapter[Parsed], argument: str) -> Parsed:
+def parse_document(adapter: TypeAdapter[Parsed], argument: str) -> Parsed:
     """Parse a JSON document that is given inline, as a file, or as ``-`` for standard input."""
     document = read_document(argument)
     try:
-        return kind.validate_json(document)
+        return adapter.validate_json(document)
     except ValidationError as error:
         raise CommandError(
             f"{document_name(argument)}: {describe(error, given=parse_or_none(document))}"

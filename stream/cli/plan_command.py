@@ -39,8 +39,6 @@ MechanismKind = StrEnum("MechanismKind", {kind.upper(): kind for kind in MODELS}
 _UNIVERSE = 1024
 _QUERIES = 1000
 
-RUNNING_COUNT = "running_count"
-
 
 def plan(
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε.", min=1e-6)] = None,
@@ -249,19 +247,19 @@ def plan(
     _refuse_if(
         epsilon is None, "--epsilon: is missing; give the budget to plan with, or --alpha without --mechanism"
     )
-    over_values = mechanism.value in MECHANISMS_OF["values"] and not (given_sizes or universe)
+    asks_values = mechanism.value in MECHANISMS_OF["values"] and not (given_sizes or universe)
     facts = SourceFacts(
-        sensitivity_steps=sensitivity_steps(sensitivity, grid) if over_values else 1,
-        grid=grid if over_values else 1.0,
+        sensitivity_steps=sensitivity_steps(sensitivity, grid) if asks_values else 1,
+        grid=grid if asks_values else 1.0,
         neighbors="replace" if mechanism.value == "randomized_response" else neighbors,
         universe=math.prod(given_sizes) if given_sizes else universe or _UNIVERSE,
         sizes=given_sizes,
         rows=rows,
         records_per_person=contributions,
-        disjoint=not over_values,
-        rounding=0.5 * grid if over_values else 0.0,
+        disjoint=not asks_values,
+        rounding=0.5 * grid if asks_values else 0.0,
     )
-    if mechanism.value == RUNNING_COUNT:
+    if mechanism.value == "running_count":
         each = sensitivity_steps(sensitivity, 1.0)
         facts = facts_of_windows(each, total or each, universe or 1, neighbors)
     spec = StreamSpec(

@@ -63,7 +63,7 @@ def show_choices(
     if as_json:
         show_json({**found.document(), **({} if people is None else {"people": asdict(people)})})
     else:
-        _print(found, source.sensitivity if isinstance(source, ValuesSource) else options.sensitivity)
+        _print_comparison(found, source.sensitivity if isinstance(source, ValuesSource) else options.sensitivity)
         if people is not None:
             words = (
                 describe_bounds(people)
@@ -87,7 +87,7 @@ def _count_people(source: Source | None, table: Path) -> PersonRows:
     return people
 
 
-def _print(comparison: MechanismComparison, sensitivity: float) -> None:
+def _print_comparison(comparison: MechanismComparison, sensitivity: float) -> None:
     goal, options, choices = comparison.goal, comparison.options, comparison.choices
     applicable = [one for one in choices if one.applies]
     questions = f"{goal.queries:,} questions" if goal.queries > 1 else "1 question"
@@ -113,7 +113,7 @@ def _print(comparison: MechanismComparison, sensitivity: float) -> None:
         )
     else:
         console.print(title, soft_wrap=True)
-    _print_others([one for one in choices if not one.applies])
+    _print_inapplicable([one for one in choices if not one.applies])
     if not applicable:
         raise CommandError("no mechanism answers these questions about this source; see the reasons above")
     _print_choice(comparison, sensitivity)
@@ -127,7 +127,7 @@ def _format_epsilon(choice: Choice) -> str:
     return "none" if choice.epsilon is None else format_error_bound(choice.epsilon)
 
 
-def _print_others(others: list[Choice]) -> None:
+def _print_inapplicable(others: list[Choice]) -> None:
     reasons: dict[str, list[str]] = {}
     for one in others:
         reasons.setdefault(one.why, []).append(one.kind)
@@ -208,8 +208,10 @@ def _plan_command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
         options |= {"--sensitivity": sensitivity, "--grid": facts.grid}
     if best.spec is not None:
         changed = best.spec.mechanism.model_dump(exclude_defaults=True)
-        own = [name for name in goal.fields if name in changed and name not in _FIELDS_WITH_OTHER_OPTIONS]
-        options |= {f"--{name.replace('_', '-')}": changed[name] for name in own}
+        changed_fields = [
+            name for name in goal.fields if name in changed and name not in _FIELDS_WITH_OTHER_OPTIONS
+        ]
+        options |= {f"--{name.replace('_', '-')}": changed[name] for name in changed_fields}
     words = [_format_option(name, value) for name, value in options.items() if value is not None]
     return " ".join(["sotto plan", *words])
 

@@ -145,9 +145,9 @@ def create(
     created = asyncio.run(create_topics(settings))
     if created.names:
         typer.echo(f"created {', '.join(created.names)}")
-        least = durability_settings(created.replication)["min.insync.replicas"]
+        min_in_sync = durability_settings(created.replication)["min.insync.replicas"]
         brokers = "1 broker" if created.brokers == 1 else f"{created.brokers} brokers"
-        typer.echo(f"replication {created.replication}, min.insync.replicas {least}, among {brokers}")
+        typer.echo(f"replication {created.replication}, min.insync.replicas {min_in_sync}, among {brokers}")
     else:
         typer.echo("all topics exist")
     if created.differences:
@@ -187,25 +187,24 @@ def acl(
     if principal is not None and not principal.partition(":")[2]:
         raise CommandError("--principal: has no type; give it, as in 'User:alice'")
     settings = local_settings()
-    everything = role_access(settings, live or ())
-    wanted = {one: everything[one] for one in role or AclRole}
-    holders = {one: principal or default_principal(one, settings) for one in wanted}
+    access = role_access(settings, live or ())
+    principals = {name: principal or default_principal(name, settings) for name in role or AclRole}
     if apply_now:
-        asyncio.run(_apply(settings, {holders[one]: granted for one, granted in wanted.items()}))
-        typer.echo(f"applied to {', '.join(holders.values())}")
+        asyncio.run(_apply(settings, {holder: access[name] for name, holder in principals.items()}))
+        typer.echo(f"applied to {', '.join(principals.values())}")
         return
     if commands:
-        for one, granted in wanted.items():
-            typer.echo("\n".join(acl_commands(holders[one], granted, settings.bootstrap)))
+        for name, holder in principals.items():
+            typer.echo("\n".join(acl_commands(holder, access[name], settings.bootstrap)))
         return
-    entries = [(one, holders[one], entry) for one, granted in wanted.items() for entry in granted]
+    entries = [(name, holder, entry) for name, holder in principals.items() for entry in access[name]]
     if as_json:
         fixed = {"host": ANY_HOST, "permission": "Allow"}
         names = ("operation", "resource", "name", "pattern")
         show_json(
             [
-                {"role": one, "principal": holder, **fixed, **{name: getattr(entry, name) for name in names}}
-                for one, holder, entry in entries
+                {"role": of_role, "principal": holder, **fixed, **{name: getattr(entry, name) for name in names}}
+                for of_role, holder, entry in entries
             ]
         )
         return
@@ -213,8 +212,8 @@ def acl(
         "Roles",
         ["role", "principal", "may", "on", "named"],
         [
-            [one, holder, entry.operation, entry.resource, f"{entry.name}{'…' if entry.prefixed else ''}"]
-            for one, holder, entry in entries
+            [name, holder, entry.operation, entry.resource, f"{entry.name}{'…' if entry.prefixed else ''}"]
+            for name, holder, entry in entries
         ],
     )
 
@@ -247,8 +246,8 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Start the broker, or a cluster of several brokers, and leave it running."""
-    info = _broker_in(folder, nodes).start(port, progress=None if as_json else typer.echo)
-    _show(info, as_json=as_json)
+    info = _find_broker(folder, nodes).start(port, progress=None if as_json else typer.echo)
+    _show_broker(info, as_json=as_json)
 
 
 @broker_app.command("prepare")
@@ -262,16 +261,16 @@ def prepare() -> None:
 @broker_app.command("stop")
 def stop(folder: BrokerFolder = DEFAULT_FOLDER) -> None:
     """Stop the broker, or all nodes of the cluster."""
-    typer.echo("stopped" if _broker_in(folder).stop() else "no broker runs in that folder")
+    typer.echo("stopped" if _find_broker(folder).stop() else "no broker runs in that folder")
 
 
 @broker_app.command("status")
 def status(folder: BrokerFolder = DEFAULT_FOLDER, as_json: AsJson = False) -> None:
     """Print whether the broker, or each node of the cluster, runs and where."""
-    _show(_broker_in(folder).status(), as_json=as_json)
+    _show_broker(_find_broker(folder).status(), as_json=as_json)
 
 
-def _broker_in(folder: Path, nodes: int | None = None) -> LocalBroker | LocalCluster:
+def _find_broker(folder: Path, nodes: int | None = None) -> LocalBroker | LocalCluster:
     from stream.kafka.broker_cluster import LocalCluster  # noqa: PLC0415  (an optional package)
     from stream.kafka.broker_process import read_own_cluster  # noqa: PLC0415
     from stream.kafka.local_broker import LocalBroker  # noqa: PLC0415
@@ -281,9 +280,9 @@ def _broker_in(folder: Path, nodes: int | None = None) -> LocalBroker | LocalClu
     return LocalBroker(folder, detached=True)
 
 
-def _show(info: BrokerInfo | ClusterInfo | None, *, as_json: bool) -> None:
+def _show_broker(info: BrokerInfo | ClusterInfo | None, *, as_json: bool) -> None:
     if as_json:
-        show_json({"running": info is not None, **_document(info)})
+        show_json({"running": info is not None, **_broker_json(info)})
     elif info is None:
         typer.echo("no broker runs in that folder")
     elif isinstance(info, BrokerInfo):
@@ -295,7 +294,7 @@ def _show(info: BrokerInfo | ClusterInfo | None, *, as_json: bool) -> None:
             typer.echo(f"  node {number} {running}")
 
 
-def _document(info: BrokerInfo | ClusterInfo | None) -> dict[str, object]:
+def _broker_json(info: BrokerInfo | ClusterInfo | None) -> dict[str, object]:
     match info:
         case None:
             return {}

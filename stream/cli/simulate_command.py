@@ -107,9 +107,9 @@ def simulate(
     if plot is not None:
         plot_simulation(report, plot)
     if as_json:
-        show_json(_as_json(report, data))
+        show_json(_report_json(report, data))
         return
-    _print(report, data)
+    _print_report(report, data)
     if plot is not None:
         say(f"plotted to {plot}", soft_wrap=True)
 
@@ -122,7 +122,7 @@ def _read_lines(path: Path) -> list[str]:
         raise CommandError(f"QUESTIONS: cannot read {path}: {why}; give a file with one query a line") from None
 
 
-def _as_json(report: SimulationReport, data: str) -> dict[str, Any]:
+def _report_json(report: SimulationReport, data: str) -> dict[str, Any]:
     grant = report.grant
     return {
         "stream": grant.spec.stream,
@@ -168,7 +168,7 @@ def _summary_json(one: ErrorSummary) -> dict[str, Any]:
     return {**asdict(one), "alpha": alpha}
 
 
-def _print(report: SimulationReport, data: str) -> None:
+def _print_report(report: SimulationReport, data: str) -> None:
     grant, spec = report.grant, report.grant.spec
     cutoff = grant.calibration.cutoff
     say(f"{spec.stream}: {spec.mechanism.kind} at {requested_amount(spec)} ({grant.calibration.method})")
@@ -263,9 +263,9 @@ def find_public_data(
         return draw_table(source, rows, seed), f"{rows:,} generated rows: {SYNTHETIC_LAW}"
     if table is None:
         table = require_shipped_table(source)
-    path, words = find_public_path(source, registered, table)
+    path, description = find_public_path(source, registered, table)
     try:
-        return read_cells(source, str(path)), words
+        return read_cells(source, str(path)), description
     except UnreadableError as error:
         raise SimulationError(f"--table: {table} cannot be read: {error.problem}") from None
 

@@ -87,9 +87,9 @@ def show_standing(stream: str, source: str | None, *, as_json: bool) -> None:
         raise CommandError(str(error)) from None
     alternative = _plan_alternative(plan, declared)
     if as_json:
-        show_json(_document(plan, alternative))
+        show_json(_plan_json(plan, alternative))
     else:
-        _print(plan, alternative, declared)
+        _print_plan(plan, alternative, declared)
 
 
 def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
@@ -135,7 +135,7 @@ def _plan_alternative(plan: StandingPlan, source: EventsSource) -> StandingPlan 
         return str(error)
 
 
-def _document(plan: StandingPlan, alternative: StandingPlan | str) -> dict[str, Any]:
+def _plan_json(plan: StandingPlan, alternative: StandingPlan | str) -> dict[str, Any]:
     return {
         **_plan_figures(plan),
         "promises": [asdict(one) for one in promises(plan.spec, plan.chosen)],
@@ -153,7 +153,7 @@ def _plan_figures(plan: StandingPlan) -> dict[str, Any]:
     }
 
 
-def _print(plan: StandingPlan, alternative: StandingPlan | str, source: EventsSource) -> None:
+def _print_plan(plan: StandingPlan, alternative: StandingPlan | str, source: EventsSource) -> None:
     spec, chosen = plan.spec, plan.chosen
     by_text = spec.standing is not None and groups_by_text(source, spec.standing)
     groups = "unknown" if by_text else f"{plan.groups:,}"

@@ -145,7 +145,7 @@ def rising_values(value: float, length: int) -> tuple[Side, Side]:
 
 
 def crossing_values(value: float, lows: int, highs: int) -> tuple[Side, Side]:
-    """Build sides that first ⊥s distinguish (``lows`` values are 1 higher on the second), then ⊤s (``highs``, 1 lower)."""
+    """Build sides with ``lows`` values that are 1 higher on the second side, and then ``highs`` that are 1 lower."""
     return values_sides(*[(value, value + 1)] * lows, *[(value + 1, value)] * highs)
 
 

@@ -93,14 +93,14 @@ def draw_questions(
             query_id = f"{spec.stream}/{number:06}"
             threshold = TABLE_THRESHOLD if spec.source == TABLE else VALUES_THRESHOLD
             if spec.source == TABLE:
-                where, truth = _table_question(people, generator)
+                where, truth = _draw_table_question(people, generator)
                 yield DemoQuestion(Query(id=query_id, stream=spec.stream, where=where), truth, threshold)
             else:
-                value = _feed_value(generator, threshold, calibrations[spec.stream].alpha)
+                value = _draw_value(generator, threshold, calibrations[spec.stream].alpha)
                 yield DemoQuestion(Query(id=query_id, stream=spec.stream, value=value), value, threshold)
 
 
-def _feed_value(generator: random.Random, threshold: float, alpha: float) -> float:
+def _draw_value(generator: random.Random, threshold: float, alpha: float) -> float:
     share = generator.random()
     if share < 0.98:
         return float(generator.randint(0, int(threshold - alpha)))
@@ -120,7 +120,7 @@ class AdultColumns:
         self.rows = frame.height
 
 
-def _table_question(people: AdultColumns, generator: random.Random) -> tuple[str, float]:
+def _draw_table_question(people: AdultColumns, generator: random.Random) -> tuple[str, float]:
     """Return a predicate and its true count."""
     low = generator.randint(17, 70)
     if generator.random() < 0.987:

@@ -56,13 +56,7 @@ from stream.kafka.client.client_patches import KafkaProducer
 from stream.processing.topic_names import partition_of
 from stream.questions import Result
 from stream.settings import Settings
-from stream.tables.demo_tables import (
-    AIRPORTS,
-    FLIGHTS_BEGIN,
-    FLIGHTS_END,
-    flights_source,
-    read_flights,
-)
+from stream.tables.demo_tables import AIRPORTS, FLIGHTS_BEGIN, FLIGHTS_END, flights_source, read_flights
 
 QUERIES: Final = 200_000
 STREAMS: Final = 20

@@ -79,8 +79,8 @@ def search_event(samples: Samples, *, delta: float, error_probability: float, tr
     """
     training, selection = split_samples(samples)
     best, best_bound = TranscriptEvent(lambda _: True, 0, "every transcript"), -1.0
-    for make in (_by_transcript, _by_counts, _by_position):
-        score = make(training)
+    for make_score in (_by_transcript, _by_counts, _by_position):
+        score = make_score(training)
         scored = [Counter(map(score, transcripts)) for transcripts in selection]
         values = sorted(set(scored[0]) | set(scored[1]), reverse=True)
         counts = [np.array([side[value] for value in values]) for side in scored]
@@ -90,10 +90,10 @@ def search_event(samples: Samples, *, delta: float, error_probability: float, tr
             hits_on_first, hits_on_second = (
                 np.cumsum(side[::step]) for side in (counts[likelier_side], counts[1 - likelier_side])
             )
-            more = trials / len(selection[0])
+            scale = trials / len(selection[0])
             bounds = epsilon_at_least(
-                np.minimum(hits_on_first * more, trials),
-                np.minimum(hits_on_second * more, trials),
+                np.minimum(hits_on_first * scale, trials),
+                np.minimum(hits_on_second * scale, trials),
                 trials,
                 delta=delta,
                 error_probability=error_probability,

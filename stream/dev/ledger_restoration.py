@@ -89,10 +89,10 @@ async def restore_backup(
     writer = await _fence_budget_service(settings)
     changes = restored.make_outputs(since, checked.ending.digest)
     try:
-        entries = next(changes)
+        trail_entries = next(changes)
         reason = f"import of a backup, since {since}"
         await asyncio.to_thread(begin_generation, witnesses, topics.prefix, restored.head, reason)
-        await writer.commit_parts(chain(_records_of_backup(backup, topics, streams), [entries], changes))
+        await writer.commit_parts(chain(_records_of_backup(backup, topics, streams), [trail_entries], changes))
     finally:
         await writer.close()
     return len(restored.ledger.accounts), lost
@@ -329,9 +329,9 @@ async def accept_rollback(settings: Settings, since: LostTimeStatement, reason: 
     writer = await _fence_budget_service(settings)
     try:
         changes = restored.make_outputs(since, restored.head.digest, reason, **positions)
-        entries = next(changes)
+        trail_entries = next(changes)
         await asyncio.to_thread(begin_generation, witnesses, settings.prefix, restored.head, reason, ends)
-        await writer.commit_parts(chain([entries], changes))
+        await writer.commit_parts(chain([trail_entries], changes))
     finally:
         await writer.close()
     return len(restored.ledger.accounts), lost

@@ -122,12 +122,7 @@ _ABOVE_THRESHOLD: Final = (
         interruption="redelivery",
     ),
     Case(
-        "two streams, one up",
-        _above_threshold(),
-        _VALUES,
-        values_sides((5, 5), (5, 6)),
-        _HALF_EPSILON,
-        streams=2,
+        "two streams, one up", _above_threshold(), _VALUES, values_sides((5, 5), (5, 6)), _HALF_EPSILON, streams=2
     ),
 )
 
@@ -152,13 +147,13 @@ _GROUPED: Final = {
 }
 
 
-def _sides_with_moved_row(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tuple[Side, Side]:
+def _sides_with_moved_row(queries: Sequence[Mapping[str, Any]], *, rows: int = 50) -> tuple[Side, Side]:
     """One row moves to another group, so that one error of the initial hypothesis grows and another shrinks.
 
-    Two groups have ``about`` rows each, and the third group has none.
+    Two groups have ``rows`` rows each, and the third group has none.
     """
-    more = about + 1
-    before, after = [*about * "A", *more * "B"], [*more * "A", *about * "B"]
+    more = rows + 1
+    before, after = [*rows * "A", *more * "B"], [*more * "A", *rows * "B"]
     return Side(queries, {"group": before}), Side(queries, {"group": after})
 
 
@@ -329,7 +324,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "up, down",
             {**_ESTIMATED, "warm_start": 0},
             _GROUPED,
-            _sides_with_moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=65),
+            _sides_with_moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], rows=65),
             _PLAN,
             resolution=8.0,
         ),
@@ -337,7 +332,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "one row changed; opening",
             {**_ESTIMATED, "warm_start": 1},
             _GROUPED,
-            _sides_with_moved_row([{"group_by": ["group"]}], about=4),
+            _sides_with_moved_row([{"group_by": ["group"]}], rows=4),
             _PLAN,
         ),
         Case(
@@ -360,7 +355,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "up, down; worst case",
             {"kind": "pmw", "attributes": ["group"], "worst_case": True, "gap": 0.5},
             _GROUPED,
-            _sides_with_moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=150),
+            _sides_with_moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], rows=150),
             _PLAN,
             resolution=8.0,
         ),

@@ -10,21 +10,9 @@ from typing import Annotated, Final, Literal
 import typer
 from pydantic import TypeAdapter
 
-from schemas import (
-    EventsSource,
-    Population,
-    Source,
-    TableSource,
-    ValuesSource,
-)
+from schemas import EventsSource, Population, Source, TableSource, ValuesSource
 from stream.cli.app import LazyCommand, make_lazy_group
-from stream.cli.manage.record_rows import (
-    AllPeriods,
-    group_by_name,
-    join_grants,
-    show_attributes,
-    show_budget,
-)
+from stream.cli.manage.record_rows import AllPeriods, group_by_name, join_grants, show_attributes, show_budget
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -109,7 +97,7 @@ def add(
 
 
 def _inspect_topic(source: Source) -> LiveTopicReport:
-    """Report on a source's topic; CommandError if Kafka compacts it."""
+    """Report on the topic of a live source; CommandError if Kafka compacts it."""
     if not isinstance(source, EventsSource):
         return LiveTopicReport()
     report = asyncio.run(inspect_live_topic(local_settings(), source))
@@ -164,7 +152,7 @@ def refresh(
 
 
 def _confirm_closing(source: str, streams: Sequence[str]) -> None:
-    """Ask whether a refresh may close these streams; CommandError if it may not, or if nobody can answer."""
+    """Ask whether a refresh may close these streams; CommandError if not, or if standard input is no terminal."""
     if not streams:
         return
     closed = f"closes {format_count(len(streams), 'stream')}: {', '.join(sorted(streams))}"
@@ -186,28 +174,24 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
         return
     left = {one.population.population: format_amount(one.left) for one in populations}
     lines = group_by_name(records, lambda record: record.source.source, every=all_periods)
-    periods = ["period"] if any(line.period for line in lines) else []
     show_table(
         f"{format_count(len(lines), 'source')}" if records else "no sources; register one with 'sotto source add'",
-        [
-            *("source", *periods, "kind", "state", "granted", "spent", "left"),
-            *(["left of its population"] if left else []),
-            "streams",
-        ],
+        ["source", "period", "kind", "state", "granted", "spent", "left", "left of its population", "streams"],
         [
             [
                 name,
-                *([period] if periods else []),
+                period,
                 _describe_kind(record.source),
                 record.state,
                 format_amount(record.granted),
                 format_amount(record.spent),
                 format_amount(record.left),
-                *([left.get(record.population or "", "–")] if left else []),
+                left.get(record.population or "", "–") if left else "",
                 str(record.streams),
             ]
             for name, record, period in lines
         ],
+        optional=["period", "left of its population"],
     )
 
 
@@ -241,18 +225,14 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         say(
             f"it also counts against population {record.population}; see 'sotto population show {record.population}'"
         )
-    analysts = any(one.grant.analyst for one in grants)
     more = f"; all: 'sotto stream list {source} --limit N'" if len(grants) == most else ""
     show_table(
         f"{format_count(len(grants), 'stream')}{more}",
-        [
-            *("stream", *(["analyst"] if analysts else [])),
-            *("state", "requested", "cost", "spent", "refunded", "answered", "charged", "as of"),
-        ],
+        ["stream", "analyst", "state", "requested", "cost", "spent", "refunded", "answered", "charged", "as of"],
         [
             [
                 one.grant.spec.stream,
-                *([one.grant.analyst or ""] if analysts else []),
+                one.grant.analyst or "",
                 one.state,
                 requested_amount(one.grant.spec),
                 format_amount(one.grant.cost),
@@ -264,6 +244,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
             ]
             for one in grants
         ],
+        optional=["analyst"],
     )
     for one in grants:
         if one.state == "not answering":

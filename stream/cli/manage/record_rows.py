@@ -168,13 +168,15 @@ def show_attributes(source: Source) -> None:
     if not isinstance(source, TableSource | EventsSource):
         return
     columns = source.columns if isinstance(source, TableSource) else {}
-    rows = [[name, domain.kind, describe_values(domain)] for name, domain in source.attributes.items()]
+    rows: list[list[str]] = [[name, one.kind, describe_values(one)] for name, one in source.attributes.items()]
     rows += [[name, "text", f"private, at most {one.max_length:,} bytes"] for name, one in source.texts.items()]
-    if columns:
-        rows = [[*row, columns.get(row[0], row[0])] for row in rows]
     if rows:
-        heads = ["attribute", "kind", "values", *(["column"] if columns else [])]
-        show_table(format_count(len(rows), "attribute"), heads, rows)
+        show_table(
+            format_count(len(rows), "attribute"),
+            ["attribute", "kind", "values", "column"],
+            [[*row, columns.get(row[0], row[0]) if columns else ""] for row in rows],
+            optional=["column"],
+        )
     if isinstance(source, TableSource):
         for line in filter(None, (describe_table_bound(source), *describe_rows(source))):
             say(line, soft_wrap=True)
@@ -220,7 +222,7 @@ AllPeriods = Annotated[
 
 
 class Line(NamedTuple, Generic[_Item]):
-    """A line of a list; a line for all N periods of a name shows the latest, and ``period`` is "START, of N"."""
+    """A line of a list. For the N periods of a name, ``item`` is the latest one and ``period`` is "START, of N"."""
 
     name: str
     item: _Item
@@ -259,6 +261,7 @@ _TEXTS: Final = (
 )
 _NUMBERS: Final = ("epsilon", "delta")
 _COUNTS: Final = ("answers", "sources", "streams", "lost")
+"""Fields of trail entries by the type of their columns; an amount has a column for each of its parts."""
 
 ROWS_PER_BATCH: Final = 10_000
 

@@ -134,7 +134,7 @@ _HELP: Final = """SELECT …;            answer a statement; its price is shown 
 \\describe SOURCE     list a source's attributes
 \\quit                leave (or Ctrl-D)"""
 
-_COMMANDS_OF_WORDS: Final = {"help": "\\help", "quit": "\\quit", "exit": "\\quit"}
+_COMMAND_WORDS: Final = {"help": "\\help", "quit": "\\quit", "exit": "\\quit"}
 
 _FROM: Final = re.compile(r'\bfrom\s+"?([\w./-]+)', re.IGNORECASE)
 _UNFINISHED_VALUE: Final = re.compile(
@@ -175,7 +175,7 @@ async def _read_statements(catalog: Catalog) -> AsyncIterator[str]:
         if not line.strip():
             continue
         word = line.strip()
-        parts.append(word if parts else _COMMANDS_OF_WORDS.get(word.rstrip(";").lower(), word))
+        parts.append(word if parts else _COMMAND_WORDS.get(word.rstrip(";").lower(), word))
         if parts[0].startswith("\\") or line.rstrip().endswith(";"):
             yield " ".join(parts).rstrip("; ")
             parts.clear()

@@ -147,16 +147,15 @@ def list_streams(
         return
     all_periods = all_periods or limit is not None or after is not None
     lines = group_by_name(map(ShownGrant, grants), lambda one: one.grant.spec.stream, every=all_periods)
-    periods = ["period"] if any(line.period for line in lines) else []
     full = f"; for the next page add '--after {lines[-1].name}'" if len(lines) == limit else ""
     none = "no streams; open one with 'sotto stream open'" if after is None else f"no streams after '{after}'"
     show_table(
         f"{format_count(len(lines), 'stream')}{full}" if lines else none,
-        ["stream", *periods, "source", "mechanism", "state", "cost", "spent", "charged"],
+        ["stream", "period", "source", "mechanism", "state", "cost", "spent", "charged"],
         [
             [
                 name,
-                *([period] if periods else []),
+                period,
                 one.grant.spec.source if all_periods else registered_name(one.grant.spec.source),
                 one.grant.spec.mechanism.kind,
                 one.state,
@@ -166,6 +165,7 @@ def list_streams(
             ]
             for name, one, period in lines
         ],
+        optional=["period"],
     )
 
 

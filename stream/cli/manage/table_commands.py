@@ -63,12 +63,9 @@ def check(
     """
     wanted = parse_document(source_adapter(), source)
     if not isinstance(wanted, TableSource):
-        has = (
-            "is a live topic"
-            if isinstance(wanted, EventsSource)
-            else "has no table, its questions carry the values"
-        )
-        raise CommandError(f"source: {wanted.source} {has}; give a table source")
+        is_live = isinstance(wanted, EventsSource)
+        problem = "is a live topic" if is_live else "has no table, its questions carry the values"
+        raise CommandError(f"source: {wanted.source} {problem}; give a table source")
     path = table or wanted.path or "the view"
     try:
         settings = Settings()
@@ -80,14 +77,14 @@ def check(
     if as_json:
         show_json(report.to_json())
     else:
-        _print(report)
+        _print_report(report)
         if wanted.person is None and person is None:
             say(ROW_IS_PERSON, soft_wrap=True)
     if not report.fits:
         raise typer.Exit(1)
 
 
-def _print(report: CheckReport) -> None:
+def _print_report(report: CheckReport) -> None:
     say(NOTICE, soft_wrap=True)
     say(f"{report.source}: {format_count(report.rows, 'row')} in {report.path}", soft_wrap=True)
     if report.as_declared is not None and report.changed is not None and report.left_out is not None:
@@ -238,7 +235,7 @@ def propose(
     )
     try:
         columns = GuardedReader(limits).columns(table)
-        kinds = _chosen_kinds(kind or (), person, [one.name for one in columns])
+        kinds = _parse_kinds(kind or (), person, [one.name for one in columns])
         attributes = [one for one in columns if one.name != person]
         found = propose_attributes(attributes, read_description(table), kinds)
     except UnreadableError as error:
@@ -266,7 +263,7 @@ def propose(
             typer.echo(f"  {escape_text(one.name)}: {escape_text(line)}", err=True)
 
 
-def _chosen_kinds(choices: Sequence[str], person: str | None, columns: Sequence[str]) -> dict[str, str]:
+def _parse_kinds(choices: Sequence[str], person: str | None, columns: Sequence[str]) -> dict[str, str]:
     """Return the chosen kind of each column in ``COLUMN=KIND`` choices."""
     if person is not None and person not in columns:
         raise CommandError(f"--person: the table has no column '{person}'{did_you_mean(person, columns)}")

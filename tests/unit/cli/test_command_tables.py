@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from stream.cli.demo_command import COLUMNS, _row
+from stream.cli.demo_command import COLUMNS, _finding_row
 from stream.cli.output import make_table
 from stream.dev.auditor import audit_all
 from stream.dev.shipped_cases import cases_of
@@ -61,7 +61,9 @@ def test_long_reason_is_shown_whole_below_its_row() -> None:
 
 
 def test_audit_verdicts_are_whole_at_80_columns() -> None:
-    rows = [_row(finding) for finding in audit_all(cases_of(["laplace"]), runs=100, seed=1, false_alarm=0.01)]
+    rows = [
+        _finding_row(finding) for finding in audit_all(cases_of(["laplace"]), runs=100, seed=1, false_alarm=0.01)
+    ]
     text = printed_table(80, "audit", list(COLUMNS), rows)
     for word in " ".join(cell for row in rows for cell in row).split():
         assert word in text
