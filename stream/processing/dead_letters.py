@@ -345,6 +345,11 @@ def describe_refused_share(share: str, events: int, reason: str) -> str:
     return f"{share} of the last {format_count(events, 'event')} were refused; most often: {reason}"
 
 
+def share_range(part: int, whole: int) -> tuple[float, str]:
+    """Return the range of a share above 0: its lower end and its text."""
+    return next((one for one in SHARES if part >= one[0] * whole), SHARES[-1])
+
+
 def refused_share(partitions: list[PartitionRefusals]) -> RefusedShare | None:
     """Return the refused share over several partitions; None if no event was refused."""
     events = refused = 0
@@ -358,7 +363,7 @@ def refused_share(partitions: list[PartitionRefusals]) -> RefusedShare | None:
         refused += union.bit_count()
     if not refused:
         return None
-    at_least, share = next((one for one in SHARES if refused >= one[0] * events), SHARES[-1])
+    at_least, share = share_range(refused, events)
     return RefusedShare(events, share, at_least, max(by_reason, key=lambda reason: (by_reason[reason], reason)))
 
 

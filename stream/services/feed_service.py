@@ -7,7 +7,7 @@ import time
 from collections import Counter as Counts
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from aiokafka import TopicPartition
@@ -26,7 +26,7 @@ from stream.feeds.merge_processor import MergeProcessor
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.topic_creation import find_live_topic
 from stream.kafka.topic_layouts import TopicsError, feed_group, merging_group, other_source_remedy
-from stream.processing.dead_letters import refused_share
+from stream.processing.dead_letters import refused_share, share_range
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 
@@ -90,7 +90,7 @@ DEAD_LETTER_CODES: Final = (
 """Reasons for which events of live topics become dead letters."""
 
 WARNING_SECONDS: Final = 60.0
-"""Seconds between two warnings about refused events of one source."""
+"""Seconds between two warnings about refused events of one source, and between two about late events."""
 
 
 class FeedMetrics:
@@ -133,8 +133,8 @@ class FeedMetrics:
             ["source"],
             registry=registry,
         )
-        self._warnings: dict[str, tuple[float, int]] = {}
-        """For each source, the time and the count of dead letters of its latest warning."""
+        self._warnings: dict[tuple[str, str], tuple[float, int]] = {}
+        """For each source and warning, the time and the count of events of the latest one."""
         self._previous_counts: WeakKeyDictionary[FeedProcessor, Counts[str]] = WeakKeyDictionary()
 
     def update_metrics(
@@ -151,32 +151,35 @@ class FeedMetrics:
             if (source := sources.get(name)) is not None:
                 self._lag_events.labels(name).set(engine.count_unread())
                 self._lag_seconds.labels(name).set(seconds_behind(source, processors, now))
-                self._report_refusals(name, processors, now)
+                self._report_losses(name, processors, now)
         self._windows.set(windows)
         self._people.set(people)
 
     def drop(self, source: str) -> None:
         """Remove the gauges of a source that this process does not count any more."""
-        self._warnings.pop(source, None)
+        for event in ("events refused", "events late"):
+            self._warnings.pop((source, event), None)
         for gauge in (self._lag_events, self._lag_seconds, self._refused):
             with suppress(KeyError):  # it was never shown
                 gauge.remove(source)
 
-    def _report_refusals(self, source: str, processors: Sequence[FeedProcessor], now: float) -> None:
-        """Update the refused share, and log it once a minute while events are refused."""
+    def _report_losses(self, source: str, processors: Sequence[FeedProcessor], now: float) -> None:
+        """Update the refused share, and log it and the late share once a minute while they grow."""
         refused = refused_share([one.latest_refused for one in processors])
         self._refused.labels(source).set(0.0 if refused is None else refused.at_least)
-        total = sum(one.rejected.total() for one in processors)
-        warned_at, known = self._warnings.get(source, (-WARNING_SECONDS, 0))
-        if refused is not None and total != known and now - warned_at >= WARNING_SECONDS:
-            self._warnings[source] = now, total
-            log.warning(
-                "events refused",
-                source=source,
-                share=refused.share,
-                latest_events=refused.events,
-                reason=refused.reason,
-            )
+        if refused is not None:
+            facts = {"share": refused.share, "latest_events": refused.events, "reason": refused.reason}
+            self._warn(source, "events refused", sum(one.rejected.total() for one in processors), now, facts)
+        if late := sum(one.event_totals.late for one in processors):
+            share = share_range(late, late + sum(one.event_totals.counted for one in processors))[1]
+            reason = "they arrived after their windows had closed; open a stream with more lateness"
+            self._warn(source, "events late", late, now, {"share": share, "reason": reason})
+
+    def _warn(self, source: str, event: str, total: int, now: float, facts: Mapping[str, Any]) -> None:
+        warned_at, known = self._warnings.get((source, event), (-WARNING_SECONDS, 0))
+        if total != known and now - warned_at >= WARNING_SECONDS:
+            self._warnings[source, event] = now, total
+            log.warning(event, source=source, **facts)
 
     def _add_counts(self, processor: FeedProcessor) -> None:
         now = Counts({name: getattr(processor.event_totals, name) for name in self._counters})

@@ -227,6 +227,19 @@ def test_clock_of_marks_is_moved_by_marks_alone() -> None:
     assert feed.rejected["ahead"] == 1
 
 
+def test_feed_counts_late_events_of_published_windows() -> None:
+    """An event is late once for each of its closed windows, also if they were published long before."""
+    about = source()
+    feed = start(about, FixedDefinitions(standing_definition(about, window={"size": "2h", "every": "1h"})))
+    process_records(feed, [ArrivedRecord(0, 9 * HOUR, event("a", 9 * HOUR))])
+    assert feed.event_totals.late == 0
+    process_records(feed, [ArrivedRecord(1, 9 * HOUR, event("b", 3 * HOUR))])
+    assert feed.event_totals.late == 2
+    process_records(feed, [ArrivedRecord(2, 9 * HOUR, event("c", 8 * HOUR))])
+    assert feed.event_totals.late == 3, "one of its windows is open"
+    assert feed.event_totals.counted == 3
+
+
 def test_feed_reports_when_its_next_window_closes() -> None:
     """An event or silence may close it."""
     about = source()
