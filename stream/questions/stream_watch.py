@@ -276,7 +276,8 @@ def describe_standing_query(spec: StreamSpec, source: Source) -> str:
     after = "at its end" if standing.lateness == "0s" else f"{standing.lateness} after its end"
     asked = f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
     missed = [_describe_marks(source)] if isinstance(source, EventsSource) and source.clock == "marks" else []
-    return "; ".join((asked, *describe_clamping(spec, source), *missed))
+    late = "events that arrive later do not count"
+    return "; ".join((asked, late, *describe_clamping(spec, source), *missed))
 
 
 def describe_first_answer(standing: StandingQuery, source: EventsSource, now: float) -> str:

@@ -40,7 +40,7 @@ def test_commands_show_declaration_questions_and_promises(driver: Driver) -> Non
     said = run_connected("stream", "open", json.dumps(standing()), "--force")
     asks = (
         "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-01T00:00:10Z on; each is asked "
-        "10m after its end"
+        "10m after its end; events that arrive later do not count"
     )
     assert asks in said
     assert (

@@ -63,7 +63,7 @@ async def test_standing_stream_is_planned_with_windows_and_shown_with_query() ->
     assert detail["windows"] == 10_000
     assert detail["standing"] == (
         "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-12T13:46:50Z on; each is asked "
-        "10m after its end"
+        "10m after its end; events that arrive later do not count"
     )
     assert detail["first_answer"] == (
         "first answer: 1970-01-12T15:10:00Z by the broker's timestamps, at most 5s later if a partition is silent; "
