@@ -101,6 +101,8 @@ _ESTIMATED_WARNING: Final = (
     "numbers without a 95 % interval are estimates that follow from earlier measurements of the stream"
 )
 
+_CHOSEN_WARNING: Final = "HAVING or LIMIT chooses groups by their noisy numbers, and a 95 % interval holds for a group named in advance; ± holds for all of them"
+
 
 def format_cost(table: Table) -> str:
     """Format the number of questions, their cost, and why their stream was chosen."""
@@ -166,7 +168,7 @@ class PreparedStatement:
 
     def table(self, results: Results) -> Table:
         """Build the result of the statement."""
-        statement, plan, target = self.statement, self.plan, self.target
+        plan, target = self.plan, self.target
         released = [group for result in results for group in result.groups or ()] if not plan.rows else []
         groups = [column for column in plan.columns if isinstance(column, GroupColumn)]
         rows: list[dict[str, Any]] = [
@@ -191,17 +193,7 @@ class PreparedStatement:
                 if reasons := result.reasons:
                     why_not[index][name] = reasons[index if len(reasons) > 1 else 0]
 
-        labels = tuple(column.name for column in plan.columns)
-        order = [
-            at
-            for at, row in enumerate(rows)
-            if at not in plan.excluded
-            and (statement.having is None or satisfies_having(statement.having, row, labels))
-        ]
-        for index, descending in reversed(statement.order):
-            keys = _sort_keys(rows, plan, target.source, plan.columns[index])
-            order.sort(key=keys.__getitem__, reverse=descending)
-        order = order[: statement.limit]
+        order, is_chosen = self._choose_rows(rows)
         for at in order:
             rows[at] |= {name + INFORMATIVE_SUFFIX: False for name, why in why_not[at].items() if why is not None}
         known = {name for at in order for name in rows[at]}
@@ -212,6 +204,8 @@ class PreparedStatement:
         warnings = [line for result in results for line in result.question_warnings]
         if any(result.basis == "hypothesis" for result in results):
             warnings.append(_ESTIMATED_WARNING)
+        if is_chosen and any(name.endswith(HIGH_SUFFIX) for name in names):
+            warnings.append(_CHOSEN_WARNING)
         if marked is not None:
             warnings.append(marked)
         epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
@@ -228,6 +222,21 @@ class PreparedStatement:
             warnings=list_warnings(warnings),
             grant_left=grant.cost.epsilon - grant.spent.epsilon if ends_free else math.inf,
         )
+
+    def _choose_rows(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[int], bool]:
+        """Return the positions of the shown rows in their order, and whether published numbers chose these rows."""
+        statement, plan = self.statement, self.plan
+        labels = tuple(column.name for column in plan.columns)
+        candidates = [at for at in range(len(rows)) if at not in plan.excluded]
+        having = statement.having
+        order = [at for at in candidates if having is None or satisfies_having(having, rows[at], labels)]
+        by_number = len(order) < len(candidates)
+        for index, descending in reversed(statement.order):
+            column = plan.columns[index]
+            keys = _sort_keys(rows, plan, self.target.source, column)
+            order.sort(key=keys.__getitem__, reverse=descending)
+            by_number |= not isinstance(column, GroupColumn) and len(order[: statement.limit]) < len(order)
+        return order[: statement.limit], by_number
 
 
 def _error_bound(query: Mapping[str, Any], result: Result, index: int) -> float | None:

@@ -449,6 +449,23 @@ def test_limit_saves_questions_only_in_an_order_of_groups(
     assert len(table.results) == made.grant("patients", "s").tops == questions
 
 
+@pytest.mark.parametrize(
+    ("clauses", "is_chosen"),
+    [
+        ("ORDER BY n DESC LIMIT 2", True),
+        ("HAVING n > 45", True),
+        ("HAVING n > 0", False),
+        ("ORDER BY n LIMIT 99", False),
+        ("ORDER BY age LIMIT 2", False),
+        ("LIMIT 2", False),
+    ],
+)
+def test_groups_chosen_by_numbers_say_what_their_intervals_hold_for(clauses: str, is_chosen: bool) -> None:
+    """The largest of many noisy numbers is larger than the true one more often than 95 % intervals allow."""
+    table = opened(LAPLACE).sql(f"SELECT age, COUNT(*) AS n FROM patients WHERE age > 21 GROUP BY age {clauses}")  # noqa: S608
+    assert any("named in advance; ± holds" in line for line in table.warnings) == is_chosen
+
+
 def test_table_is_a_frame_and_a_page() -> None:
     table = driver().sql('SELECT "Sex", COUNT(*) AS n FROM few GROUP BY "Sex" ORDER BY n DESC LIMIT 2')
     frame = table.to_polars()
