@@ -15,6 +15,7 @@ import typer
 from stream.cli.output import AsJson, CommandError, escape_text, show_json, show_table
 from stream.dev.contract_events import CONTRACT_VERSION
 from stream.dev.contract_files import export_files, is_changed, list_drift, release_version
+from stream.formatting import format_count
 from stream.kafka.acls import (
     ANY_HOST,
     AclEntry,
@@ -146,8 +147,11 @@ def create(
     if created.names:
         typer.echo(f"created {', '.join(created.names)}")
         min_in_sync = durability_settings(created.replication)["min.insync.replicas"]
-        brokers = "1 broker" if created.brokers == 1 else f"{created.brokers} brokers"
-        typer.echo(f"replication {created.replication}, min.insync.replicas {min_in_sync}, among {brokers}")
+        brokers = format_count(created.brokers, "broker")
+        count = format_count(created.partitions, "partition")
+        typer.echo(
+            f"{count}, replication {created.replication}, min.insync.replicas {min_in_sync}, among {brokers}"
+        )
     else:
         typer.echo("all topics exist")
     if created.differences:

@@ -51,9 +51,10 @@ _ATTEMPT_PAUSE_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopics:
-    """The created topics, their replicas, and the number of brokers."""
+    """The created topics, their partitions and replicas, and the number of brokers."""
 
     names: list[str]
+    partitions: int
     replication: int
     brokers: int
     differences: list[Difference]
@@ -79,7 +80,7 @@ async def create_topics(settings: Settings) -> CreatedTopics:
         await create_missing(admin, missing, replication)
         differences = await _find_differences(admin, settings, topics, existing)
     await read_topics(settings, attempts=_ATTEMPTS)
-    return CreatedTopics([wanted.name for wanted in missing], replication, brokers, differences)
+    return CreatedTopics([wanted.name for wanted in missing], topics.partitions, replication, brokers, differences)
 
 
 def _require_own_names(prefix: str, listed: Collection[str]) -> None:
@@ -196,7 +197,7 @@ async def read_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
         raise TopicsError(f"topics are missing: {', '.join(missing)}; run 'sotto topics create'")
     if role is not None and (hidden := sorted(role_topics - found.keys())):
         raise TopicsError(
-            f"Kafka hides from this principal: {', '.join(hidden)}; grant it the access of 'sotto topics acl --role {role}'"
+            f"Kafka hides from this principal: {', '.join(hidden)}; check {variable_of('prefix')}, or grant it the access of 'sotto topics acl --role {role}'"
         )
     counts = {name: len(replicas) for name, replicas in found.items() if replicas}
     if (shared := usual_partition_count(settings.prefix, counts)) is None:

@@ -53,7 +53,7 @@ async def test_cluster_of_three_is_started_found_and_stopped_as_one(folder: Path
 
     created = sotto(folder, "topics", "create")
     assert created.returncode == 0, created.stderr
-    assert created.stdout.splitlines()[-1] == "replication 3, min.insync.replicas 2, among 3 brokers"
+    assert created.stdout.splitlines()[-1] == "4 partitions, replication 3, min.insync.replicas 2, among 3 brokers"
     assert await check_topics(Settings(bootstrap=started_cluster["bootstrap"])) == []
     less = sotto(folder, "topics", "create", "--replication", "2")
     assert (less.returncode, less.stdout) == (1, "all topics exist\n")

@@ -295,6 +295,8 @@ def continue_after_rollback(
     """
     with explain_missing_packages():
         from stream.dev.ledger_restoration import accept_rollback  # noqa: PLC0415  (other commands do without)
+    if not reason.strip():
+        raise CommandError("--reason: is empty; say why, because the trail and the witnesses keep it")
     since_code = cast("LostTimeStatement", since.replace("-", "_"))
     with translate_errors():
         sources, lost = asyncio.run(accept_rollback(local_settings(), since_code, reason))

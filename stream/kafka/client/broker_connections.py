@@ -123,15 +123,10 @@ async def raise_if_refused(settings: Settings) -> None:
             raise
         except ssl.SSLCertVerificationError as error:
             problem = f"the certificate of {host}:{port} is not accepted ({error.verify_message})"
-            if error.verify_message.startswith(("Hostname mismatch", "IP address mismatch")):
-                remedy = f"name the broker in {variable_of('bootstrap')} as its certificate does"
-            else:
-                remedy = f"{variable_of('tls_ca_file')} must name the file of the authority that signed it"
-            raise SecurityError(f"{problem}; {remedy}") from None
+            raise SecurityError(f"{problem}; {_certificate_remedy(error.verify_message)}") from None
         except ssl.SSLError as error:
             raise SecurityError(
-                f"TLS with {host}:{port} failed ({error.reason or 'refused'}); check {variable_of('security_protocol')}, and "
-                f"{variable_of('tls_certificate_file')} if the broker asks for a certificate"
+                f"TLS with {host}:{port} failed ({error.reason or 'refused'}); check {variable_of('security_protocol')}, and {variable_of('tls_certificate_file')} if the broker asks for a certificate"
             ) from None
         except errors.SaslAuthenticationFailed:
             raise SecurityError(_authentication_message(settings, f"{host}:{port}")) from None
@@ -148,6 +143,14 @@ async def raise_if_refused(settings: Settings) -> None:
             _raise_if_listener_differs(error, settings, f"{host}:{port}")
             continue
         await connected.close()
+
+
+def _certificate_remedy(problem: str) -> str:
+    if problem.startswith(("Hostname mismatch", "IP address mismatch")):
+        return f"name the broker in {variable_of('bootstrap')} as its certificate does"
+    if problem in {"certificate is not yet valid", "certificate has expired"}:
+        return "check this machine's clock, and renew the certificate if it is right"
+    return f"{variable_of('tls_ca_file')} must name the file of the authority that signed it"
 
 
 def _raise_if_listener_differs(error: Exception, settings: Settings, broker: str) -> None:
@@ -176,10 +179,7 @@ def describe_error(error: errors.KafkaError | OSError) -> str:
     if isinstance(error, ExplainedError):
         return str(error)
     if isinstance(error, _LOGIN_FAILURES):
-        return (
-            f"Kafka: {type(error).__name__}; the login failed: check {variable_of('sasl_mechanism')}, {variable_of('sasl_username')} and "
-            f"{variable_of('sasl_password_file')}, or {variable_of('sasl_token_file')}"
-        )
+        return f"Kafka: {type(error).__name__}; the login failed: check {variable_of('sasl_mechanism')}, {variable_of('sasl_username')} and {variable_of('sasl_password_file')}, or {variable_of('sasl_token_file')}"
     if isinstance(error, _REFUSALS):
         is_named = bool(error.args) and isinstance(error.args[0], set | frozenset | list | tuple)
         named = f" ({', '.join(sorted(map(str, error.args[0])))})" if is_named else ""

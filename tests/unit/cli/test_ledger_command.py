@@ -12,7 +12,7 @@ from pyarrow import parquet
 from schemas import HaltStream, TrailRecord, trail_codec
 from sotto import Refused
 from stream.budget.receipts import entry_digest
-from stream.cli.manage.ledger_commands import verify
+from stream.cli.manage.ledger_commands import continue_after_rollback, verify
 from stream.cli.manage.record_rows import summary_row, write_trail
 from stream.cli.output import CommandError
 from tests.commands import run_sotto
@@ -131,3 +131,8 @@ def test_file_without_an_entry_is_never_complete(name: str, content: bytes, said
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CommandError, match=f"{name} {said}.*'sotto ledger export'"):
         verify(tmp_path / name)
+
+
+def test_rollback_is_not_accepted_without_a_reason() -> None:
+    with pytest.raises(CommandError, match="--reason: is empty; say why"):
+        continue_after_rollback(since="halt", reason=" ")

@@ -281,3 +281,26 @@ def test_password_in_environment_is_accepted() -> None:
     assert os.environ.get("SOTTO_SASL_PASSWORD") is None
     given = secure_settings(security_protocol="SASL_PLAINTEXT", sasl_username="a", sasl_password=SecretStr(SECRET))
     assert connection_options(given)["sasl_plain_password"] == SECRET
+
+
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [
+        ("certificate has expired", "check this machine's clock, and renew the certificate if it is right"),
+        ("certificate is not yet valid", "check this machine's clock, and renew the certificate if it is right"),
+        ("unable to get local issuer certificate", "SOTTO_TLS_CA_FILE must name the file of the authority"),
+    ],
+)
+async def test_refused_certificate_names_its_remedy(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, problem: str, remedy: str
+) -> None:
+    async def refuse(*_: Any, **__: Any) -> None:
+        error = ssl.SSLCertVerificationError()
+        error.verify_message = problem
+        raise error
+
+    monkeypatch.setattr(broker_connections, "create_conn", refuse)
+    settings = Settings(bootstrap="kafka:9093", security_protocol="SSL", tls_ca_file=str(authority.file))
+    with pytest.raises(SecurityError) as refused:
+        await raise_if_refused(settings)
+    assert str(refused.value).startswith(f"the certificate of kafka:9093 is not accepted ({problem}); {remedy}")
