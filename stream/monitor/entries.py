@@ -92,6 +92,8 @@ class Series:
 
 RATE_WINDOWS = (60, 600, 3600)
 """The windows, in seconds, over which rates are shown."""
+IDLE_SECONDS = 2 * max(RATE_WINDOWS)
+"""Seconds without a new record after which a stream's activity is packed."""
 SLOTS_PER_WINDOW = 12
 MAX_TIMELINE_POINTS = 64
 NEARLY_DRY_SHARE = 0.1
@@ -268,6 +270,46 @@ class StreamTotals:
     nearly_dry: int = 0
     not_answering: int = 0
     states: Counter[StreamState] = field(default_factory=Counter)
+
+    def add(self, entry: StreamEntry, sign: int) -> None:
+        """Add a stream to the sums (``sign`` 1), or subtract it before a change (-1)."""
+        self.answered += sign * entry.answered
+        self.tops += sign * entry.tops
+        self.nearly_dry += sign * entry.nearly_dry
+        self.not_answering += sign * (entry.missing_input is not None)
+        if not entry.is_of_period:
+            self.states[entry.state] += sign
+
+
+class ActiveStreams:
+    """The streams whose activity is not packed; the last one changed most recently."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, StreamEntry] = {}
+        self._latest_time = 0.0
+        """The latest time of all totals that were added."""
+
+    def add(self, entry: StreamEntry, time: float) -> None:
+        """Add a stream's totals at a time to its activity, and pack the activities that have become idle."""
+        activity = entry.activity
+        if activity is None:
+            activity = Activity()
+            if entry.opened is not None:
+                activity.add((entry.opened, 0, 0))
+        activity.add((time, entry.answered, entry.tops))
+        entry.kept_activity = activity
+        self._entries.pop(entry.name, None)
+        if self._is_recent(entry):
+            self._entries[entry.name] = entry
+        else:
+            entry.pack_activity()
+        self._latest_time = max(self._latest_time, time)
+        while self._entries and not self._is_recent(oldest := next(iter(self._entries.values()))):
+            del self._entries[oldest.name]
+            oldest.pack_activity()
+
+    def _is_recent(self, entry: StreamEntry) -> bool:
+        return (entry.updated or 0.0) > self._latest_time - IDLE_SECONDS
 
 
 _NO_PERIODS: Final[list[str]] = []

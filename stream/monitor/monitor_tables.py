@@ -26,9 +26,8 @@ from schemas import (
 from stream.monitor.api.service_models import Restore
 from stream.monitor.budget_history import TrailState
 from stream.monitor.entries import (
-    RATE_WINDOWS,
     STATES,
-    Activity,
+    ActiveStreams,
     MemberEntry,
     Owner,
     PeriodsByName,
@@ -59,8 +58,6 @@ MAX_RECENT_REJECTED = 100
 MEMBER_PREFIX = b"@member|"
 MAX_MEMBERS = 10_000
 """Maximum number of service processes in memory, because a killed process does not remove its heartbeat."""
-IDLE_SECONDS = 2 * max(RATE_WINDOWS)
-"""Seconds without a new record after which a stream's activity is packed."""
 MAX_PACKINGS = 64
 """Maximum number of kinds of mechanisms that are packed separately."""
 MAX_CODES = 64
@@ -105,10 +102,7 @@ class MonitorTables:
         """For each partition of the queries, the last processed question's offset, and its stream unless it was rejected."""
         self._shared_parts = SharedParts()
         self._packings: dict[str, RecordPacking] = {}
-        self._active: dict[str, StreamEntry] = {}
-        """The streams whose activity is not packed; the last one changed most recently."""
-        self._latest_time = 0.0
-        """The latest time of all records that were read."""
+        self._active_streams = ActiveStreams()
         self._states: defaultdict[str, Counter[StreamState]] = defaultdict(Counter)
         self._adders = {
             topics.ledger: self._add_ledger,
@@ -118,9 +112,7 @@ class MonitorTables:
             topics.rejected: self._add_rejected,
             topics.trail: self._add_trail,
         }
-        self._public = frozenset(
-            (topics.queries, topics.requests, topics.charges, topics.control, topics.partials)
-        )
+        self._public = {topics.queries, topics.requests, topics.charges, topics.control, topics.partials}
         """Topics whose dead letters viewers may see. The number of a live topic's dead letters is private."""
 
     @property
@@ -139,12 +131,8 @@ class MonitorTables:
         For a source with periods, only the streams of the latest period are yielded.
         """
         named = None if source is None else split_period_name(source)
-        periods = self.stream_periods
-        for name in (
-            (periods.latest_name(name) or name for name in periods)
-            if named is None
-            else periods.names_at(named[1])
-        ):
+        latest = (self.stream_periods.latest_name(name) or name for name in self.stream_periods)
+        for name in latest if named is None else self.stream_periods.names_at(named[1]):
             entry = self.streams.get(name)
             if entry is None or entry.grant is None:
                 continue
@@ -290,12 +278,11 @@ class MonitorTables:
             entry.refused = totals.refused
             if totals.refused is not None:
                 self._streams_lacking_input[record.partition].add(entry.name)
-        if totals.position is not None and (
-            entry.position is None or totals.position.offset > entry.position.offset
-        ):
+        position, known = totals.position, entry.position
+        if position is not None and (known is None or position.offset > known.offset):
             # Positions of all streams share the topic's name.
-            entry.position = msgspec.structs.replace(totals.position, topic=intern(totals.position.topic))
-            self._note_question(totals.position.partition, totals.position.offset, entry.name)
+            entry.position = msgspec.structs.replace(position, topic=intern(position.topic))
+            self._note_question(position.partition, position.offset, entry.name)
         self._count_stream(entry, 1)
 
     def _note_question(self, partition: int, offset: int, stream: str) -> None:
@@ -332,11 +319,8 @@ class MonitorTables:
                 entry.opened = record.timestamp / 1000
             return
         # A stream that is halted as exhausted has not ended: it may be extended.
-        if (
-            entry.grant is not None
-            and entry.incarnation == control.identity.incarnation
-            and not says_exhausted(control.reason)
-        ):
+        is_present = entry.grant is not None and entry.incarnation == control.identity.incarnation
+        if is_present and not says_exhausted(control.reason):
             entry.ending, entry.reason = control.kind, control.reason or entry.reason
             self.changes["streams"] += 1
 
@@ -382,20 +366,14 @@ class MonitorTables:
         self.changes["trail"] += 1
 
     def _get_or_add_stream(self, stream: str) -> StreamEntry:
-        entry = self.streams.get(stream)
-        if entry is None:
-            entry = self.streams[stream] = StreamEntry(stream)
-        return entry
+        return self.streams.get(stream) or self.streams.setdefault(stream, StreamEntry(stream))
 
     def _merge_totals(self, entry: StreamEntry, update: GrantRecordShape | TotalsShape, time: float) -> None:
         """Merge a record into an entry, in any order, because totals only grow and states only advance."""
         state = update.state
-        if (
-            state == "exhausted"
-            and entry.cutoff is not None
-            and ordinary_charges_left(entry.cutoff, update.tops, update.surplus) > 0
-        ):
-            state = "open"
+        if state == "exhausted" and entry.cutoff is not None:
+            left = ordinary_charges_left(entry.cutoff, update.tops, update.surplus)
+            state = "open" if left > 0 else state
         rank, known_rank = STATES.index(state), STATES.index(entry.state)
         if update.answered > entry.answered:
             entry.last_answered = time
@@ -403,51 +381,20 @@ class MonitorTables:
             entry.last_answered = min(entry.last_answered, time)  # topics are read in any order
         # An open stream's ``spent`` includes the current round, so of equal totals the later state's are right.
         if entry.spent is None or (update.answered, update.tops, rank) >= (entry.answered, entry.tops, known_rank):
-            entry.answered, entry.tops, entry.surplus, entry.spent = (
-                update.answered,
-                update.tops,
-                update.surplus,
-                self._shared_parts.amount(update.spent),
-            )
+            entry.answered, entry.tops, entry.surplus = update.answered, update.tops, update.surplus
+            entry.spent = self._shared_parts.amount(update.spent)
         if rank > known_rank:
             entry.state, entry.reason = state, update.reason or entry.reason
         if entry.grant is not None:
             entry.state = displayed_state(entry.state, entry.tops_left, entry.grant.mechanism.beyond)
         entry.updated = time if entry.updated is None else max(time, entry.updated)
         if entry.answered:
-            self._add_activity(entry, time)
-
-    def _add_activity(self, entry: StreamEntry, time: float) -> None:
-        activity = entry.activity
-        if activity is None:
-            activity = Activity()
-            if entry.opened is not None:
-                activity.add((entry.opened, 0, 0))
-        activity.add((time, entry.answered, entry.tops))
-        entry.kept_activity = activity
-        self._active.pop(entry.name, None)
-        if (entry.updated or 0.0) > self._latest_time - IDLE_SECONDS:
-            self._active[entry.name] = entry
-        else:
-            entry.pack_activity()
-        self._latest_time = max(self._latest_time, time)
-        while self._active:
-            oldest = next(iter(self._active.values()))
-            if (oldest.updated or 0.0) > self._latest_time - IDLE_SECONDS:
-                break
-            del self._active[oldest.name]
-            oldest.pack_activity()
+            self._active_streams.add(entry, time)
 
     def _count_stream(self, entry: StreamEntry, sign: int) -> None:
         """Add a stream to the sums (``sign`` 1), or subtract it before a change (-1)."""
         if entry.grant is None:
             return
-        totals = self.totals
-        totals.answered += sign * entry.answered
-        totals.tops += sign * entry.tops
-        totals.nearly_dry += sign * entry.nearly_dry
-        totals.not_answering += sign * (entry.missing_input is not None)
-        if not entry.is_of_period:
-            totals.states[entry.state] += sign
+        self.totals.add(entry, sign)
         self._states[entry.grant.source][entry.state] += sign
         self.changes["streams"] += 1

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.monitor.api import views
-from stream.monitor.entries import Activity, RecordPacking
-from stream.monitor.monitor_tables import IDLE_SECONDS, MonitorTables
+from stream.monitor.entries import IDLE_SECONDS, Activity, RecordPacking
+from stream.monitor.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from tests.unit.monitor.installation import HIGH, LOW, Installation, spec
 
