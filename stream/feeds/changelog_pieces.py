@@ -210,7 +210,8 @@ def _encode_texts(
 
     The counts fit into a piece, because all texts of a window have at most ``MOST_WINDOW_BYTES``.
     """
-    counts = tally.texts[quantity].some_counts(row, changed)
+    all_counts = tally.texts[quantity].counts(row)
+    counts = None if all_counts is None else {text: all_counts[text] for text in changed}
     found = _TextsSection(tally.number, quantity.by, quantity.counts_people, quantity.most_bytes, start, counts)
     return found, window_text_size(changed) + _overhead(0)
 

@@ -7,7 +7,7 @@ this limit and by the number of events within the contribution bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -282,11 +282,6 @@ class TextTally:
         if (window := self._windows.get(row)) is None:
             return {}
         return None if window.is_too_large else window.counts
-
-    def some_counts(self, row: int, texts: Iterable[bytes]) -> dict[bytes, int] | None:
-        """Return the counts of some of a window's texts; None if the window is too large."""
-        counts = self.counts(row)
-        return None if counts is None else {text: counts[text] for text in texts}
 
     def clear(self, row: int) -> None:
         """Drop a window's texts."""

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Categories, Dates, Decimals, Domain, Integers
-from schemas.windows import parse_event_time
 from stream.tables.date_codes import date_codes, text_series
 from stream.tables.encoding import Mask, bin_codes, decimal_codes, integer_codes
 
@@ -104,11 +103,6 @@ def flaw_of(attribute: str, domain: Domain) -> Flaw:
 
 
 Moments = npt.NDArray[np.int64]
-
-
-def moments_of(values: Sequence[Any]) -> Moments:
-    """Return the time of each value, or ``NO_MOMENT``."""
-    return np.array([parse_event_time(value) for value in values], dtype=np.int64)
 
 
 def precedes_all_windows(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[np.bool_]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from schemas import EventsSource, GrantRecord, moment_ms, span_ms
 from schemas.base import nesting_of
-from schemas.windows import NO_MOMENT
+from schemas.windows import NO_MOMENT, parse_event_time
 from stream.feeds import event_fields
 from stream.feeds.event_decoding import Decoder, Events, PlainReader, digests_and_homes
 from stream.kernel.byte_columns import Spans, spans_of
@@ -60,7 +60,7 @@ class EventReader:
         names = _encode_names(columns[_PERSON])
         named = np.array([bool(name) for name in names], dtype=np.bool_)
         flaws |= {places[row]: event_fields.NOBODY for row in _leave_out(kept, named)}
-        times = event_fields.moments_of(columns[_TIME]) if places else np.empty(0, dtype=np.int64)
+        times = np.array([parse_event_time(value) for value in columns[_TIME]], dtype=np.int64)
         flaws |= {places[row]: _time_flaw(columns[_TIME][row]) for row in _leave_out(kept, times >= 0)}
         codes: dict[str, event_fields.Codes] = {}
         for field, name in enumerate(self._names):
