@@ -82,9 +82,18 @@ def limit_by_plan(queries: Sequence[Query], grant: GrantRecord, source: Source) 
     Workers apply it themselves for ``laplace`` over tables and for estimates of ``pmw``, and refuse it for other
     streams. Returns the queries to send or, if one may cost more than its limit, a rejection of each query with its
     price.
+
+    Raises:
+        Invalid: a question has an ``alpha`` and a limit above the whole grant, such as 10 for ``"10%"``.
     """
     is_laplace = isinstance(grant.spec.mechanism, Laplace) and isinstance(source, TableSource)
     limits = [one.max_price for one in queries]
+    whole = grant.cost.epsilon
+    above = [one for one in limits if isinstance(one, float) and one > whole] if grant.state == "open" else []
+    if above and any(one.alpha is not None for one in queries):
+        raise Invalid(
+            f"max_price: {above[0]:g} is above the stream's ε of {whole:g}, so it limits nothing; give at most {whole:g}, or a part such as '10%'"
+        )
     if is_laplace or isinstance(grant.calibration, EstimateCalibration) or grant.state != "open":
         return tuple(queries)
     prices = [_price_by_plan(grant, source, place) for place in range(len(queries))]

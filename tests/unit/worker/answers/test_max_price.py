@@ -155,6 +155,15 @@ def test_dry_run_gives_the_price_and_raises_other_refusals() -> None:
         made.ask("s", dry_run=True, where="nothing = 3")
 
 
+def test_limit_above_the_grant_is_refused_as_a_forgotten_percent_sign() -> None:
+    """With `alpha` the question could take all that is left, although its user set a limit."""
+    made = laplace()
+    with pytest.raises(Invalid, match=r"max_price: 10 is above the stream's ε of \d.*, or a part such as '10%'"):
+        made.ask("s", **TIGHT, max_price=10.0)
+    assert made.grant("people", "s").answered == 0
+    assert made.ask("s", **COUNT, max_price=10.0).outcome == "answer"
+
+
 @pytest.mark.parametrize(
     ("mechanism", "question", "price", "later"),
     [
