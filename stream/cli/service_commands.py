@@ -217,14 +217,15 @@ def up(
             raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
         holder.write_addresses(running.bootstrap)
         roots = Settings().table_roots or os.pathsep.join([str(Path.cwd()), str(ADULT_PATH.parent)])
-        settings = Settings.of_local_broker(running.bootstrap, table_roots=roots, table_causes=True)
+        alert_settings = {} if alerts is None else {"alerts_file": str(alerts.absolute())}
+        settings = Settings.of_local_broker(
+            running.bootstrap, table_roots=roots, table_causes=True, **alert_settings
+        )
         warn_about_witnesses(settings)
         asyncio.run(create_topics(settings))
-        roles: list[tuple[RoleName, int]] = [
-            ("budget", 0),
-            ("feed", 0),
-            *(("worker", number) for number in range(workers)),
-        ]
+        roles: list[tuple[RoleName, int]] = [("budget", 0), ("feed", 0)]
+        roles += [("worker", number) for number in range(workers)]
+        roles += [("alerts", 0)] if alerts is not None else []
         say_progress("starting the services")
         ledger: list[tuple[ServiceName, int]] = [("budget", number) for number in range(LEDGER_PARTITIONS)]
         queries: list[tuple[ServiceName, int]] = [("worker", number) for number in range(settings.partitions)]
@@ -234,36 +235,29 @@ def up(
                 Service(
                     role,
                     settings.model_copy(update={"instance": f"up-{number}", "metrics_port": next(ports)}),
-                    None if role == "feed" else key_file,
+                    key_file if role in {"budget", "worker"} else None,
                     folder / "logs" / f"{role}-{number}.log",
                 )
             )
             for role, number in roles
         ]
-        if alerts is not None:
-            alert_settings = settings.model_copy(
-                update={"alerts_file": str(alerts.absolute()), "metrics_port": next(ports)}
-            )
-            services.append(
-                stack.enter_context(Service("alerts", alert_settings, None, folder / "logs" / "alerts-0.log"))
-            )
         monitor = stack.enter_context(run_monitor(settings, folder, port))
         holder.write_addresses(running.bootstrap, monitor.address)
         # On exit, all services are asked to stop before the command waits for the first one.
         stack.callback(monitor.service.ask_to_stop)
         for service in services:
             stack.callback(service.ask_to_stop)
-        where = describe_addresses(
+        unprinted_addresses = describe_addresses(
             running.bootstrap, folder / "logs", broker_port, started_broker=broker.started_it
         )
         for _ in _while_running(services, monitor):
             if broker.status() != running:
                 raise CommandError(f"the broker ended, so the services are stopped; see {broker.log}")
-            if where and readiness.is_ready and not monitor.is_starting:
-                say(f"Sotto is up: {where}", soft_wrap=True)
+            if unprinted_addresses and readiness.is_ready and not monitor.is_starting:
+                say(f"Sotto is up: {unprinted_addresses}", soft_wrap=True)
                 if monitor.is_up:
                     say(monitor.where, soft_wrap=True)
-                where = ""
+                unprinted_addresses = ""
         ended = next(service for service in services if service.exit_status is not None)
         raise CommandError(f"the {ended.role} service ended; see {ended.log}")
 

@@ -85,7 +85,7 @@ def build_streams(queries_per_stream: int) -> list[StreamSpec]:
 def draw_questions(
     specs: list[StreamSpec], calibrations: dict[str, Calibration], queries_per_stream: int, seed: int
 ) -> Iterator[DemoQuestion]:
-    """Yield queries of all streams in turn; a few percent exceed the threshold."""
+    """Yield queries to all streams in turn; a few percent of their numbers exceed the threshold."""
     generator = random.Random(seed)  # noqa: S311  (test questions, not noise)
     people = AdultColumns()
     for number in range(queries_per_stream):

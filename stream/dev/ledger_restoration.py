@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final, TypeVar
@@ -338,14 +338,19 @@ async def accept_rollback(settings: Settings, since: LostTimeStatement, reason: 
 
 
 async def _read_ledger(settings: Settings, topics: Topics) -> list[LedgerRecord]:
-    latest: dict[bytes, bytes | None] = {}
-    async with create_reader(settings) as consumer:
-        ledger = TopicPartition(topics.ledger, 0)
-        async for records in read_to_end(consumer, ledger, settings.batch_events, whole=True):
-            latest.update(
-                (record.key, record.value) for record in records if not record.key.startswith(RECEIPT_KEY_PREFIX)
-            )
+    latest: dict[bytes, bytes | None] = {
+        record.key: record.value
+        async for record in _read_records(settings, topics.ledger)
+        if not record.key.startswith(RECEIPT_KEY_PREFIX)
+    }
     return [ledger_codec.decode(value) for value in latest.values() if value is not None]
+
+
+async def _read_records(settings: Settings, topic: str) -> AsyncIterator[Any]:
+    async with create_reader(settings) as consumer:
+        async for records in read_to_end(consumer, TopicPartition(topic, 0), settings.batch_events, whole=True):
+            for record in records:
+                yield record
 
 
 async def _check_trail(
@@ -357,11 +362,8 @@ async def _check_trail(
         BackupError: the trail is broken, or the ledger does not follow from it.
     """
     try:
-        async with create_reader(settings) as consumer:
-            trail = TopicPartition(topics.trail, 0)
-            async for batch in read_to_end(consumer, trail, settings.batch_events, whole=True):
-                for record in batch:
-                    check.add_entry(record.value)
+        async for record in _read_records(settings, topics.trail):
+            check.add_entry(record.value)
     except BrokenTrailError as broken:
         faults = [str(broken)]
     else:
