@@ -209,7 +209,8 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         document = {"source": record, "grants": [one.grant for one in grants], "digests": digests}
         show_json({**document, **({"allotments": allotments} if allotments else {})})
         return
-    show_budget(f"{source} ({record.state}){_describe_clamping(record.source)}", record, allotments)
+    version = f", version {record.version} of the data" if record.version > 1 else ""
+    show_budget(f"{source} ({record.state}{version}){_describe_clamping(record.source)}", record, allotments)
     show_attributes(record.source)
     if isinstance(record.source, TableSource):
         say(describe_engine(record.source, DEFAULT_TABLE_BYTES), soft_wrap=True)

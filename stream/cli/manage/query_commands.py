@@ -381,6 +381,7 @@ def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
         "" if ends is None else f"95 %: {format_text_interval(ends[0])}",
         format_typical_error(answer),
         answer.basis or "",
+        "" if answer.version is None else f"version {answer.version} of the data",
         # Questions of windows have no warnings beside their answers.
         UNINFORMATIVE_MARK if answer.window is not None and answer.uninformative == (0,) else "",
     ]

@@ -197,6 +197,13 @@ def test_answer_names_the_unit_of_an_iqr_and_why_top_has_no_intervals(capsys: py
     assert not any(one.startswith("top:") for one in _list_warnings(made.ask("s", group_by=["ward"])))
 
 
+def test_answer_names_a_later_version_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    """After a refresh a worker may answer about the earlier version for a while."""
+    for version in (None, 2):
+        show_answer(Result(id="a", stream="s", outcome="answer", estimate=7.0, version=version), as_json=False)
+    assert capsys.readouterr().out.splitlines() == ["s a answer 7", "s a answer 7 (version 2 of the data)"]
+
+
 def test_rejected_question_gets_the_nearest_attribute_of_each_name() -> None:
     """Texts, keywords and names that resemble no attribute give no warning."""
     about = parse_source(source("people", "table", attributes={"age": 9, "sex": ["F", "M"]}))

@@ -43,6 +43,8 @@ def refresh(*options: str, answer: str | None = None) -> Result:
 def test_refresh_command_prints_the_fate_of_each_stream() -> None:
     said = refresh("--yes")
     assert "source visits has version 2 of its data; 1 stream is closed: histogram" in said.stdout
+    shown = CliRunner().invoke(app, ["source", "show", "visits"], env={"COLUMNS": "200"})
+    assert "visits (open, version 2 of the data)" in shown.stdout
     found = json.loads(refresh("--close", "--yes", "--json").stdout)
     assert (found["receipt"]["version"], found["closed"]) == (3, ["laplace"])
 
