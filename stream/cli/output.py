@@ -138,7 +138,8 @@ class CommandError(Exception):
 
 def escape_text(text: str) -> str:
     """Return the text on one line with control and invisible characters escaped."""
-    return text if text.isprintable() else "".join(map(_escape_character, text))
+    escaped = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return text if text.isprintable() else "".join(escaped)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
@@ -207,10 +208,6 @@ def format_amount(value: Amount) -> str:
 def requested_amount(spec: StreamSpec) -> str:
     """Format the ε and δ that a stream requested."""
     return format_amount(Amount(epsilon=spec.epsilon, delta=spec.delta))
-
-
-def _escape_character(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
 Parsed = TypeVar("Parsed")

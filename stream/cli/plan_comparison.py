@@ -14,7 +14,7 @@ from schemas import Source, TableSource, ValuesSource
 from stream.budget.mechanism_choice import MechanismComparison, compare_for_source
 from stream.budget.plan_facts import SourceOptions, choose_form, facts_of_source
 from stream.cli.output import CommandError, console, show_json, show_table
-from stream.cli.simulate_command import RegisteredSources, find_public_path, parse_source
+from stream.cli.simulate_command import RegisteredSources, find_public_path, read_source
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.choices import MODELS, Choice
@@ -24,7 +24,6 @@ from stream.privacy.planning.plans import promised_alpha
 from stream.privacy.planning.promises import VACUOUS
 from stream.privacy.planning.workload_choices import (
     StreamParameters,
-    WorkloadChoice,
     compare_mechanisms,
     count_pairs,
     is_informative,
@@ -53,7 +52,7 @@ def show_choices(
     ``document`` is the source as JSON or a file, ``goal_fields`` are further fields of ``PlanGoal``, and ``fields`` are
     fields of the mechanisms.
     """
-    source = parse_source(document)
+    source = None if document is None else read_source(document)
     form = choose_form(form, source)
     people = None if table is None else _count_people(source, table)
     with Console(stderr=True).status("planning") as progress:
@@ -104,8 +103,8 @@ def _print_comparison(comparison: MechanismComparison, sensitivity: float) -> No
                 [
                     "→" if one is applicable[0] else "",
                     one.kind,
-                    f"{_format_alpha(one)}{' (vacuous)' if one.vacuous else ''}",
-                    *([_format_epsilon(one)] if needed else []),
+                    f"{_format_bound(one.alpha)}{' (vacuous)' if one.vacuous else ''}",
+                    *([_format_bound(one.epsilon)] if needed else []),
                     f"{_describe_attributes(options)}; {one.why}" if one.alone else one.why,
                 ]
                 for one in applicable
@@ -119,12 +118,8 @@ def _print_comparison(comparison: MechanismComparison, sensitivity: float) -> No
     _print_choice(comparison, sensitivity)
 
 
-def _format_alpha(choice: Choice) -> str:
-    return "none" if choice.alpha is None else format_error_bound(choice.alpha, grouped=True)
-
-
-def _format_epsilon(choice: Choice) -> str:
-    return "none" if choice.epsilon is None else format_error_bound(choice.epsilon)
+def _format_bound(bound: float | None) -> str:
+    return "none" if bound is None else format_error_bound(bound, grouped=True)
 
 
 def _print_inapplicable(others: list[Choice]) -> None:
@@ -147,11 +142,13 @@ def _print_choice(comparison: MechanismComparison, sensitivity: float) -> None:
     choice_text = f"{best.kind} {_describe_attributes(options)}" if best.alone else best.kind
     if goal.epsilon is None:
         console.print(
-            f"→ take {choice_text}: the smallest ε, {_format_epsilon(best)}, for an α of {goal.alpha:g}{alpha_text}",
+            f"→ take {choice_text}: the smallest ε, {_format_bound(best.epsilon)}, for an α of {goal.alpha:g}{alpha_text}",
             soft_wrap=True,
         )
     else:
-        console.print(f"→ take {choice_text}: the smallest α, {_format_alpha(best)}{alpha_text}", soft_wrap=True)
+        console.print(
+            f"→ take {choice_text}: the smallest α, {_format_bound(best.alpha)}{alpha_text}", soft_wrap=True
+        )
     if (error := comparison.value_error(best)) and goal.facts.rows is not None:
         shown = format_error_bound(error["value_error"], grouped=True)
         console.print(
@@ -239,7 +236,7 @@ def show_workload(
     document: str | None, options: SourceOptions, parameters: StreamParameters, *, as_json: bool
 ) -> None:
     """Print, for counts of all pairs of attributes, each mechanism's expected error; recommend the best one."""
-    source = parse_source(document)
+    source = None if document is None else read_source(document)
     if source is not None and not isinstance(source, TableSource):
         raise CommandError(
             "--about: needs the attributes of a table; give --source with a table source, or --sizes"
@@ -270,14 +267,14 @@ def show_workload(
         f"counts of {counted} of {len(facts.sizes)} attributes: ε {parameters.epsilon:g}, δ {parameters.delta:g}",
         ["", "mechanism", "expected error of a cell", "why"],
         [
-            ["→" if one is best and one.error is not None else "", one.kind, _format_error(one), one.why]
+            ["→" if one is best and one.error is not None else "", one.kind, _format_bound(one.error), one.why]
             for one in found
         ],
     )
     if best.error is None:
         raise CommandError("--about: no mechanism answers questions about two of these attributes; see above")
     console.print(
-        f"→ take {best.kind}: a count of a cell errs by about {_format_error(best)} rows", soft_wrap=True
+        f"→ take {best.kind}: a count of a cell errs by about {_format_bound(best.error)} rows", soft_wrap=True
     )
     if informative is False and mean is not None:
         console.print(
@@ -287,7 +284,3 @@ def show_workload(
     elif mean is None:
         console.print("  with --rows it also says whether that is informative", soft_wrap=True)
     console.print(f"  mechanism: {json.dumps(best.mechanism)}", highlight=False, soft_wrap=True)
-
-
-def _format_error(choice: WorkloadChoice) -> str:
-    return "–" if choice.error is None else format_error_bound(choice.error, grouped=True)

@@ -352,8 +352,3 @@ def read_source(argument: str) -> Source:
     if _NAME_PATTERN.fullmatch(argument) and not Path(argument).exists():
         return RegisteredSources().find_source(argument)
     return parse_document(source_adapter(), argument)
-
-
-def parse_source(argument: str | None) -> Source | None:
-    """Return the source of the option ``--source``, if it is given."""
-    return None if argument is None else read_source(argument)
