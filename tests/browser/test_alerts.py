@@ -86,3 +86,25 @@ async def test_page_is_amber_while_no_feed_runs(open_page: OpenPage) -> None:
         await expect(tile).to_be_hidden()
         await page.goto(f"{address}/#/rejected")
         await expect(page.get_by_text("No question was refused")).to_be_visible()
+
+
+async def test_topic_that_a_feed_does_not_ask_points_to_the_logs(open_page: OpenPage) -> None:
+    """A feed that refuses a topic's timestamps runs, and only its log has the reason."""
+    scene = Scene()
+    scene.driver.register(
+        {name: value for name, value in VISITS.items() if name not in {"unit", "period", "clock"}}
+    )
+    standing = {"by": ["zone"], "window": {"size": "15m"}}
+    scene.driver.open(
+        stream("counts", "visits", mechanism={"kind": "laplace", "answers": 999}, standing=standing),
+        acknowledge=True,
+    )
+    scene.flow()
+    scene.show_services()
+    feed = scene.monitor.workers.members[0].model_copy(update={"role": "feed"})
+    scene.monitor.set_workers(WorkersView(time=1.0, members=[feed], partitions=[]))
+    scene.now += 2 * HOUR
+    async with scene.served() as address:
+        page = await open_page(address, "overview")
+        tile = page.get_by_role("link", name="Live topics not asked")
+        await expect(tile).to_contain_text("feed or workers are behind, or refuse the topic: see their logs")

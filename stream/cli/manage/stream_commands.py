@@ -115,7 +115,7 @@ def open_stream(
                 inspect_live_topic(local_settings(), source, needed_retention_ms(standing, source, now))
             )
             lines.append(describe_first_answer(standing, source, now) if report.problem is None else None)
-            unfit = None if report.problem is None else f"no window is asked yet: {report.problem}"
+            unfit = f"no window is asked yet: {report.problem}" if report.is_missing else report.problem
             print_warnings(filter(None, [unfit, report.warning]))
             print_warnings(str(one.message) for one in opening_warnings)
     lines += [] if as_json else _promise_lines(grant, source)

@@ -24,10 +24,10 @@ export function stateBadge() {
   };
 }
 
-/** Say since when no window of a live topic was answered, and whether that is for want of a feed. */
+/** Say since when no window of a live topic was answered, and what may be the cause. */
 export function stallText({ source, since, feed_runs: runs }) {
   const last = since === null ? "not asked yet" : `not asked since ${time(since)}`;
-  return `${source}: ${last}, ${runs ? "feed or workers are behind" : "no feed runs"}`;
+  return `${source}: ${last}, ${runs ? "feed or workers are behind, or refuse the topic: see their logs" : "no feed runs"}`;
 }
 
 /** A bar of a budget: spent, granted but not spent, refunded, never granted. Its label has the same in words. */

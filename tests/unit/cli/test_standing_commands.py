@@ -91,6 +91,11 @@ def test_opening_without_a_fit_topic_has_no_forecast(driver: Driver, monkeypatch
         assert "warning: no window is asked yet: topic t does not exist; create it\n" in said.stderr
         assert "first answer" not in said.output
         assert driver.grant("flights", name).state == "open"
+    # Feeds ask a topic that exists, until they read an event with a wrong timestamp.
+    set_live_topic_report(monkeypatch, LiveTopicReport(problem="topic t has other timestamps"))
+    said = CliRunner().invoke(app, ["stream", "open", json.dumps(standing("three")), "--force"])
+    assert "warning: topic t has other timestamps\n" in said.stderr
+    assert "first answer" not in said.output
 
 
 def test_source_add_refuses_a_compacted_topic(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
