@@ -147,7 +147,7 @@ class TallyGroup:
         latest_closed = np.minimum(batch.clocks[rows] - self._open_ms, self.first - 1)
         closed = (latest_closed - times + times % self._interval_ms + self._size) // self._interval_ms
         missed = np.clip(closed, 0, self._size // self._interval_ms)
-        self._event_totals.late += _count_bits(np.repeat(column_masks, missed))
+        self._event_totals.late += int((np.bitwise_count(column_masks) * missed).sum())
 
     def _windows_with_rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
         """Yield the windows in which these rows may lie, each with its rows in the partition's order."""
