@@ -26,7 +26,7 @@ from stream.settings import MAX_PORT
 
 MIN_QUERIES = 20_000
 PIPED_WIDTH = 100
-"""Width of the claims in a pipe or file, because people read them there too."""
+"""Width of the table of claims in a pipe or file."""
 
 
 def demo(

@@ -203,7 +203,7 @@ def up(
         ports = iter(metrics_ports(Settings().metrics_port, workers + 2 + (alerts is not None)))
     except ReplicaError as error:
         raise CommandError(str(error)) from None
-    with lock_folder(folder) as holder, ExitStack() as stack:
+    with lock_folder(folder) as lock, ExitStack() as stack:
         key_file = key_file or folder / "noise.key"
         _create_key_if_missing(key_file)
         if alerts is not None:
@@ -215,7 +215,7 @@ def up(
         running = broker.status()
         if running is None:
             raise CommandError("the broker ended right after its start; see its log in " + str(broker.log))
-        holder.write_addresses(running.bootstrap)
+        lock.write_addresses(running.bootstrap)
         roots = Settings().table_roots or os.pathsep.join([str(Path.cwd()), str(ADULT_PATH.parent)])
         alert_settings = {} if alerts is None else {"alerts_file": str(alerts.absolute())}
         settings = Settings.of_local_broker(
@@ -242,7 +242,7 @@ def up(
             for role, number in roles
         ]
         monitor = stack.enter_context(run_monitor(settings, folder, port))
-        holder.write_addresses(running.bootstrap, monitor.address)
+        lock.write_addresses(running.bootstrap, monitor.address)
         # On exit, all services are asked to stop before the command waits for the first one.
         stack.callback(monitor.service.ask_to_stop)
         for service in services:

@@ -81,17 +81,17 @@ class _Installation:
         sides = [self._open_runs(side, runs) for side in range(2)]
         opened = [run for pair in zip(*sides, strict=True) for run in pair]
         if self._case.sides[0].sent:
-            self._send(opened)
+            self._send_events(opened)
             return opened
         indexes = range(len(self._case.sides[0].queries))
         if self._case.interruption == "redelivery":
-            self._ask(opened, indexes)
+            self._ask_queries(opened, indexes)
             for _ in range(DELIVERIES - 1):
                 self._add_answers(opened, self._driver.redeliver(compare=False))
             return opened
         for index in indexes:
             # A halted stream gives no new information, unless a crash may undo the halt.
-            self._ask([run for run in opened if not run.has_ended], range(index, index + 1))
+            self._ask_queries([run for run in opened if not run.has_ended], range(index, index + 1))
             if self._case.interruption == "crash":
                 self._driver.crash()
         return opened
@@ -129,7 +129,7 @@ class _Installation:
         for receipt in self._driver.requests(requests):
             require_accepted(receipt)
 
-    def _send(self, runs: list[_AuditRun]) -> None:
+    def _send_events(self, runs: list[_AuditRun]) -> None:
         """Send each side's events to its sources; all streams of a source count the same events."""
         run_of = {run.streams[0]: run for run in runs}
         for side, source in dict.fromkeys((run.side, run.source) for run in runs):
@@ -142,7 +142,7 @@ class _Installation:
                         # A stream NAME@PERIOD belongs to the run that opened NAME.
                         run_of[answer.stream.partition("@")[0]].answers.append(self._case.content_of(answer))
 
-    def _ask(self, runs: list[_AuditRun], indexes: range) -> None:
+    def _ask_queries(self, runs: list[_AuditRun], indexes: range) -> None:
         queries = (
             msgspec.json.encode(
                 {
@@ -157,11 +157,11 @@ class _Installation:
         self._add_answers(runs, self._driver.ask_many(queries))
 
     def _add_answers(self, runs: list[_AuditRun], answers: Sequence[Answer]) -> None:
-        each = len(answers) // max(len(runs), 1)
+        per_run = len(answers) // max(len(runs), 1)
         may_resume = self._case.interruption == "crash" or self._case.streams > 1
         for number, run in enumerate(runs):
             run.answers += [
-                self._case.content_of(answer) for answer in answers[number * each : (number + 1) * each]
+                self._case.content_of(answer) for answer in answers[number * per_run : (number + 1) * per_run]
             ]
             run.has_ended = not may_resume and run.answers[-1] == HALTED
 
@@ -177,7 +177,7 @@ LEAST_RUNS = 8
 class Finding:
     """The result of one case.
 
-    ``epsilon_at_least`` exceeds the true loss with at most the case's share of the probability ``false_alarm``.
+    The true loss is below ``epsilon_at_least`` with at most the case's share of the probability ``false_alarm``.
     Of ``tested`` runs on each side, ``likely`` have the event on the side where it is more likely, and
     ``unlikely`` on the other side.
     """

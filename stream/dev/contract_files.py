@@ -215,7 +215,7 @@ def _message(event: EventKind) -> Json:
         "summary": (event.model.__doc__ or "").split("\n", 1)[0],
         "contentType": "application/json",
         "payload": {"$ref": _TEMPLATE.format(model=event.name)},
-        "bindings": _key(channel),
+        "bindings": _key_binding(channel),
     }
     if event.name in _HEADERS:
         found["headers"] = _HEADERS[event.name]
@@ -230,10 +230,10 @@ def _message(event: EventKind) -> Json:
 
 def _binary_message(name: str, channel: str, summary: str, **more: Json) -> Json:
     message = {"name": name, "title": name, "summary": summary, "contentType": "application/octet-stream"}
-    return {**message, **more, "payload": {}, "bindings": _key(find_channel(channel))}
+    return {**message, **more, "payload": {}, "bindings": _key_binding(find_channel(channel))}
 
 
-def _key(channel: Channel) -> Json:
+def _key_binding(channel: Channel) -> Json:
     key = {"type": "string", "description": f"UTF-8: {channel.key}."}
     return {"kafka": {"key": key, "bindingVersion": BINDING_VERSION}}
 

@@ -49,7 +49,7 @@ from stream.dev.demo_installation import (
     draw_questions,
     exact_counts,
 )
-from stream.dev.mechanism_tour import tour
+from stream.dev.mechanism_tour import run_tour
 from stream.engine.restore import create_reader
 from stream.kafka.client.broker_connections import admin_client, connection_options
 from stream.kafka.client.client_patches import KafkaProducer
@@ -166,7 +166,7 @@ async def run_demo(running: DemoInstallation, progress: DemoProgress, *, queries
             await asyncio.sleep(1.0)  # lets duplicate answers arrive
         answers = reader.answers
         progress.print_step("asking a stream of every mechanism")
-        tour_checks = await tour(client, _SEED)
+        tour_checks = await run_tour(client, _SEED)
         progress.print_step(f"asking {QUERIES:,} questions at once")
         backlog_specs, backlog_rate = await measure_backlog(client, running.settings)
         progress.print_step("closing the streams")

@@ -245,8 +245,8 @@ class RestoredLedger:
         ``since`` is the operator's knowledge of the time after the backup:
 
         - ``nothing``: no grant was made.
-        - ``halt``: this is unknown; all sources and populations are halted.
-        - ``accept_loss``: this is unknown; all sources and populations continue.
+        - ``halt``: grants are unknown; all sources and populations are halted.
+        - ``accept_loss``: grants are unknown; all sources and populations continue.
 
         ``backup_digest`` is the digest of the file.
         """

@@ -115,7 +115,7 @@ def census_truths() -> TableTruths:
     return TableTruths(source, PrivateTable.from_rows(Rows.load(source), source, table_key(NoiseKey(bytes(32)))))
 
 
-async def tour(client: AsyncClient, seed: int) -> list[Check]:
+async def run_tour(client: AsyncClient, seed: int) -> list[Check]:
     """Open the stream of each stop, ask its questions, and check the answers."""
     for source in tour_sources():
         await client.register(source)

@@ -48,7 +48,7 @@ def require_public(
             f"--table: there is no file {table}; give a .csv, .csv.gz or .parquet file"
         ) from None
     for known in (source, *registered):
-        if any(_belongs_to(path, place) for place in known.paths):
+        if any(_belongs_to(path, declared) for declared in known.paths):
             raise SimulationError(
                 f"--table: {table} is the file of source '{known.source}' and private; {_REMEDY}"
             )
@@ -60,11 +60,11 @@ def require_public(
     return path
 
 
-def _belongs_to(path: Path, place: str) -> bool:
-    if Address.parse_table(place) is not None:
+def _belongs_to(path: Path, declared_path: str) -> bool:
+    if Address.parse_table(declared_path) is not None:
         return False
-    if (path_pattern := local_pattern(place)) is None:
-        return _is_same_file(path, Path(place))
+    if (path_pattern := local_pattern(declared_path)) is None:
+        return _is_same_file(path, Path(declared_path))
     try:
         return path.is_relative_to(local_folder(path_pattern).resolve())
     except (OSError, RuntimeError, ValueError):

@@ -33,7 +33,7 @@ class TableTruths:
         self._rows = table.public_size if rows_are_public(source) else table.private_row_count
 
     def numbers(self, query: Query) -> tuple[Fraction, ...]:
-        """Return a query's exact numbers in its answer's order, or none; ValueError if a worker rejects it."""
+        """Return a query's exact numbers in its answer's order; empty if undefined, ValueError if workers reject it."""
         if query.rate is not None:
             return self._rates(query, query.rate)
         if query.group_by is not None:

@@ -6,7 +6,7 @@ import pytest
 
 from schemas import Answer, Query
 from sotto import AsyncClient
-from stream.dev.mechanism_tour import tour, tour_sources, tour_stops
+from stream.dev.mechanism_tour import run_tour, tour_sources, tour_stops
 from tests.conftest import StartService
 
 pytestmark = pytest.mark.kafka
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.kafka
 async def test_mechanisms_keep_their_promises(client: AsyncClient, start: StartService) -> None:
     start("budget")
     start("worker")
-    for check in await tour(client, seed=7):
+    for check in await run_tour(client, seed=7):
         assert check.held, f"{check.claim}: {check.seen}"
 
 

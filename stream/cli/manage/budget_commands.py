@@ -198,9 +198,9 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
 @app.command("show")
 def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
     """Show a source's budget, attributes and streams."""
-    most = None if as_json else SHOWN_STREAMS
+    limit = None if as_json else SHOWN_STREAMS
     with Client() as client:
-        grants = join_grants(client, client.list_streams(source, limit=most))
+        grants = join_grants(client, client.list_streams(source, limit=limit))
         record, allotments = client.budget(source), client.list_allotments(source=source)
     if as_json:
         digests = {
@@ -226,7 +226,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         say(
             f"it also counts against population {record.population}; see 'sotto population show {record.population}'"
         )
-    more = f"; all: 'sotto stream list {source} --limit N'" if len(grants) == most else ""
+    more = f"; all: 'sotto stream list {source} --limit N'" if len(grants) == limit else ""
     show_table(
         f"{format_count(len(grants), 'stream')}{more}",
         ["stream", "analyst", "state", "requested", "cost", "spent", "refunded", "answered", "charged", "as of"],

@@ -127,7 +127,9 @@ def _object_problem(line: bytes) -> str | None:
     return None if isinstance(found, dict) else "is JSON, but not an object; give one JSON object a line"
 
 
-class _Report:
+class _EventCounts:
+    """Counts accepted and refused events, and prints why events were refused."""
+
     def __init__(self, check: EventCheck) -> None:
         self.accepted = 0
         self._check = check
@@ -160,7 +162,7 @@ class _Report:
 def _publish(source: str, lines: Iterator[tuple[int, bytes]], marks: str | None, until: int | None) -> None:
     with Client() as client:
         declared = require_live_source(client.budget(source).source)
-        report = _Report(EventCheck(declared, client.list_streams(source)))
+        report = _EventCounts(EventCheck(declared, client.list_streams(source)))
         if marks is None:
             added = "; accepted events count only in windows that have not closed"
             while batch := list(islice(lines, EVENTS_PER_BATCH)):
@@ -183,7 +185,7 @@ def _publish(source: str, lines: Iterator[tuple[int, bytes]], marks: str | None,
 
 
 def _replay(
-    replay: Replay, lines: Iterator[tuple[int, bytes]], report: _Report
+    replay: Replay, lines: Iterator[tuple[int, bytes]], report: _EventCounts
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Return each watermark with the events that follow it; print the reasons if all are refused."""
 
