@@ -19,8 +19,8 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from stream.monitor.api import http_requests
 from stream.monitor.api.models import ApiModel, FieldProblem, ViewName
-from stream.monitor.api.monitor_state import Monitor
-from stream.monitor.api.routes import VIEWS, ApiCall, Route, require_rights
+from stream.monitor.api.monitor_state import Monitor, require_role
+from stream.monitor.api.routes import VIEWS, ApiCall, Route
 from stream.monitor.api.tokens import Bearer
 
 MIN_INTERVAL_SECONDS = 1.0
@@ -203,7 +203,7 @@ class EventStreams:
             query = EventQuery.model_validate({"views": rest.pop("views", None)})
             for name in dict.fromkeys(query.views):
                 route = VIEWS[name]
-                require_rights(bearer, route)
+                require_role(bearer, route.access)
                 own = {*route.path_parameters, *(route.query.model_fields if route.query else ())}
                 call = _make_call(route, {name: text for name, text in rest.items() if name in own})
                 key = frozenset(one for one in rest.items() if one[0] in own)

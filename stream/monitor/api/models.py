@@ -13,6 +13,7 @@ from schemas import Address, Amount, Calibration, Position, StreamSpec, StreamSt
 from stream.privacy.planning.promises import Promise
 
 AccessRole = Literal["viewer", "analyst", "operator"]
+"""Each role has the rights of all earlier ones."""
 ViewName = Literal[
     "overview",
     "sources",

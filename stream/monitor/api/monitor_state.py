@@ -5,40 +5,45 @@ Streams are no labels of metrics, because there would be too many series.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, get_args
+from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from schemas import Receipt, Request
+from schemas import CloseStream, ExtendStream, OpenStream, Receipt, Request
 from stream.engine.health import CacheCollector, ServiceName
+from stream.errors import Refused
 from stream.kafka.topic_creation import Inspection
 from stream.kafka.topic_layouts import PARTITIONS
 from stream.monitor.api import views
 from stream.monitor.api.answer_views import AnswerReader
 from stream.monitor.api.budget_models import Forecast
 from stream.monitor.api.budget_views import forecast_budget
-from stream.monitor.api.http_requests import RequestTurns
-from stream.monitor.api.models import Overview, Readiness, ViewName
+from stream.monitor.api.http_requests import ProblemError, RequestTurns
+from stream.monitor.api.models import AccessRole, Overview, Readiness, ViewName
 from stream.monitor.api.question_routes import Asker
 from stream.monitor.api.service_models import WorkersView
 from stream.monitor.api.source_views import stalled_sources
-from stream.monitor.api.tokens import Bearer, TokenError, TokenFile
+from stream.monitor.api.tokens import Bearer, TokenError, TokenFile, role_with_article
 from stream.monitor.api.views import seconds_until_exhausted, source_row
 from stream.monitor.budget_history import HEADLINE_WINDOW, PACE_WINDOWS
 from stream.monitor.entries import STATES, Series
 from stream.monitor.monitor_alerts import Alerts
 from stream.monitor.monitor_tables import ChangeTopic, MonitorTables
+from stream.privacy.planning.noise_layouts import PlanError
 from stream.settings import Settings
 
 if TYPE_CHECKING:
     from stream.monitor.single_sign_on import SingleSignOn
+
+_View = TypeVar("_View")
 
 HISTORY_SPACING = 10.0
 """Seconds between points of the installation's history."""
@@ -132,6 +137,56 @@ class Monitor:
         self._complete = self._complete or self.readiness().ready
         return self._complete
 
+    def with_user(self, request: Request, user: Bearer) -> Request:
+        """Return a request with the user's name, which the trail records.
+
+        Analysts open and extend streams in their own name, for which they need an allotment, and close only
+        their own streams. Operators may send every request, and may name the analyst of a stream.
+        """
+        request = request.model_copy(update={"by": user.name})
+        if user.role != "analyst":
+            return request
+        match request:
+            case OpenStream() | ExtendStream():
+                source = request.source if isinstance(request, ExtendStream) else request.stream.source
+                self._require_allotments(source, user)
+                return request.model_copy(update={"analyst": user.name})
+            case CloseStream():
+                _, grant = views.find_stream(self.tables, request.stream)
+                if grant.analyst == user.name:
+                    return request
+                problem = "stream: opened by another analyst; close only your own streams, or ask an operator"
+            case _:
+                problem = "only operators may send this request; use an operator's token"
+        raise ProblemError(403, "forbidden", problem)
+
+    def _require_allotments(self, source: str, user: Bearer) -> None:
+        """Refuse an analyst's request if the budget has no allotments, because the analyst could use all of it.
+
+        The monitor's copy of the ledger may be seconds old, but allotments are never removed.
+        """
+        population = views.find_source(self.tables, source).record.population or ""
+        if not any(one.source == source or one.population == population for one, _ in self.tables.allotments):
+            raise ProblemError(
+                409,
+                "refused",
+                f"{user.name} has no allotment on this source or its population; an operator creates one with "
+                "'sotto allot', or on the page",
+            )
+
+    async def plan_in_turn(
+        self, user: str, is_disconnected: Callable[[], bool], planning: Callable[[], _View]
+    ) -> _View:
+        """Run a slow search in a thread, in turn with other users; answer a refusal with a 409."""
+        async with self.planning_turns.turn(user, is_disconnected):
+            try:
+                return await asyncio.to_thread(planning)
+            except Refused as error:
+                asked, left = error.asked, error.left
+                raise ProblemError(409, "refused", str(error)[:1024], asked=asked, left=left) from None
+            except (PlanError, ValueError, ArithmeticError) as error:
+                raise ProblemError(409, "refused", str(error)[:1024]) from None
+
     def overview(self) -> Overview:
         """Return a summary of the installation."""
         ready, now = self.readiness().ready, self.clock()
@@ -154,6 +209,15 @@ class Monitor:
     def version(self, view: ViewName) -> int:
         """Return a number that grows whenever a view may have changed."""
         return sum(self.tables.changes[topic] for topic in _CHANGED_BY[view])
+
+
+def require_role(bearer: Bearer | None, role: AccessRole | None) -> None:
+    """Raise a 403 if a user's role has not all rights of a role."""
+    roles = get_args(AccessRole)
+    if role is not None and (bearer is None or roles.index(bearer.role) < roles.index(role)):
+        owner = "nobody" if bearer is None else f"{bearer.name} is {role_with_article(bearer.role)}"
+        remedy = f"ask for a token of that role ('sotto token create NAME --role {role}'), or sign in with it"
+        raise ProblemError(403, "forbidden", f"this is for {role_with_article(role)}, and {owner}; {remedy}")
 
 
 def count_by_kind(inspection: Inspection) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +25,6 @@ from schemas import (
     RefreshSource,
     RegisterPopulation,
     RegisterSource,
-    Request,
     Source,
     TableSource,
 )
@@ -36,7 +34,7 @@ from stream.budget.standing_streams import require_foreign_topic
 from stream.diagnostics import get_logger, span
 from stream.errors import Refused
 from stream.formatting import warn_about_repetition, warn_about_shared_data
-from stream.monitor.api import forms, question_routes, views
+from stream.monitor.api import forms, models, question_routes, views
 from stream.monitor.api.answer_views import (
     AnswerQuery,
     AnswersView,
@@ -69,20 +67,6 @@ from stream.monitor.api.budget_views import (
 )
 from stream.monitor.api.forms import Curve, CurveRequest, Declaration, SourceDetail, build_declaration
 from stream.monitor.api.http_requests import ProblemError
-from stream.monitor.api.models import (
-    AccessRole,
-    Health,
-    Overview,
-    Parameters,
-    Proposal,
-    ProposalRequest,
-    Readiness,
-    Session,
-    SourcePage,
-    StreamDetail,
-    StreamPage,
-    ViewName,
-)
 from stream.monitor.api.monitor_state import Monitor
 from stream.monitor.api.question_routes import AskingView, Statement, StatementPrice, StatementText
 from stream.monitor.api.service_models import AlertQuery, AlertsView, RefusalsView, RejectedView, WorkersView
@@ -96,15 +80,10 @@ from stream.monitor.api.source_views import (
     list_sources,
     list_streams,
 )
-from stream.monitor.api.tokens import Bearer, role_with_article
+from stream.monitor.api.tokens import Bearer
 from stream.monitor.monitor_alerts import alerts_view
-from stream.monitor.monitor_tables import MonitorTables
-from stream.privacy.planning.noise_layouts import PlanError
 from stream.tables.readers.table_parts import require_valid_view
 from stream.tables.table_errors import DataError
-
-_RANK_OF_ROLE: dict[AccessRole, int] = {"viewer": 0, "analyst": 1, "operator": 2}
-"""A role has the rights of all roles with a lower rank."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +115,10 @@ class Route:
     response_type: Any
     handle: Callable[[Monitor, ApiCall], Any]
     """Returns the response's model or an awaitable of it; never an awaitable if ``live_event`` is set."""
-    access: AccessRole | None = "viewer"
-    query: type[Parameters] | None = None
+    access: models.AccessRole | None = "viewer"
+    query: type[models.Parameters] | None = None
     body: Any = None
-    live_event: ViewName | None = None
+    live_event: models.ViewName | None = None
     """The event's name if the response is also sent as a live event."""
 
     @cached_property
@@ -162,26 +141,12 @@ ANSWERS_PATH = "/api/streams/{stream}/answers"
 """The path of a stream's answers; with the ending ``.csv`` or ``.jsonl`` it returns a file."""
 
 _Handle = TypeVar("_Handle", bound=Callable[[Monitor, ApiCall], Any])
-_View = TypeVar("_View")
 Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
 
 
 def names_in(path: str) -> list[str]:
     """Return the names of the parameters in a path."""
     return re.findall(r"{(\w+)}", path)
-
-
-def require_rights(bearer: Bearer | None, route: Route) -> None:
-    """Raise a 403 if a user's role is not enough for a route."""
-    rank = -1 if bearer is None else _RANK_OF_ROLE[bearer.role]
-    if route.access is not None and rank < _RANK_OF_ROLE[route.access]:
-        owner = "nobody" if bearer is None else f"{bearer.name} is {role_with_article(bearer.role)}"
-        remedy = (
-            f"ask for a token of that role ('sotto token create NAME --role {route.access}'), or sign in with it"
-        )
-        raise ProblemError(
-            403, "forbidden", f"this is for {role_with_article(route.access)}, and {owner}; {remedy}"
-        )
 
 
 def _add_route(
@@ -197,27 +162,27 @@ def _add_route(
 
 
 @_add_route("GET", "/healthz", "The process is alive", access=None)
-def _health(_: Monitor, __: ApiCall) -> Health:
-    return Health()
+def _health(_: Monitor, __: ApiCall) -> models.Health:
+    return models.Health()
 
 
 @_add_route("GET", "/readyz", "The monitor has read all its topics (503 until it has)", access=None)
-def _readiness(monitor: Monitor, _: ApiCall) -> Readiness:
+def _readiness(monitor: Monitor, _: ApiCall) -> models.Readiness:
     return monitor.readiness()
 
 
 @_add_route("GET", "/api/session", "The token's name and role")
-def _session(monitor: Monitor, call: ApiCall) -> Session:
-    return Session.from_record(call.user, asks=monitor.asker is not None)
+def _session(monitor: Monitor, call: ApiCall) -> models.Session:
+    return models.Session.from_record(call.user, asks=monitor.asker is not None)
 
 
 @_add_route("GET", "/api/overview", "A summary of the installation", live_event="overview")
-def _overview(monitor: Monitor, _: ApiCall) -> Overview:
+def _overview(monitor: Monitor, _: ApiCall) -> models.Overview:
     return monitor.overview()
 
 
 @_add_route("GET", "/api/sources", "Sources with their budgets", query=SourceQuery, live_event="sources")
-def _sources(monitor: Monitor, call: ApiCall) -> SourcePage:
+def _sources(monitor: Monitor, call: ApiCall) -> models.SourcePage:
     return list_sources(monitor.tables, call.url_parameters)
 
 
@@ -256,12 +221,12 @@ def _trail(monitor: Monitor, call: ApiCall) -> TrailPage:
 
 
 @_add_route("GET", "/api/streams", "Streams: search, filter, sort, page", query=StreamQuery, live_event="streams")
-def _streams(monitor: Monitor, call: ApiCall) -> StreamPage:
+def _streams(monitor: Monitor, call: ApiCall) -> models.StreamPage:
     return list_streams(monitor.tables, call.url_parameters, monitor.clock())
 
 
 @_add_route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", live_event="stream")
-def _stream(monitor: Monitor, call: ApiCall) -> StreamDetail:
+def _stream(monitor: Monitor, call: ApiCall) -> models.StreamDetail:
     entry, _ = views.find_stream(monitor.tables, call.path_values["stream"])
     return views.build_stream_detail(monitor.tables, entry, monitor.clock())
 
@@ -289,11 +254,7 @@ def _rejected(monitor: Monitor, call: ApiCall) -> RejectedView:
 
 
 @_add_route(
-    "GET",
-    "/api/refusals",
-    "Share of refused events of live topics",
-    access="operator",
-    live_event="refusals",
+    "GET", "/api/refusals", "Share of refused events of live topics", access="operator", live_event="refusals"
 )
 def _refusals(monitor: Monitor, _: ApiCall) -> RefusalsView:
     return list_refusals(monitor.tables, monitor.clock())
@@ -329,11 +290,8 @@ def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
             require_valid_view(call.body)
     except (Refused, DataError) as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
-    registered = views.sources_on_same_data(monitor.tables, call.body)
-    shared, repeated = (
-        warn_about_shared_data(call.body, registered),
-        warn_about_repetition(call.body, monitor.tables.sources),
-    )
+    shared = warn_about_shared_data(call.body, views.sources_on_same_data(monitor.tables, call.body))
+    repeated = warn_about_repetition(call.body, monitor.tables.sources)
     remarks = [*found.remarks, *filter(None, [shared, repeated])]
     population = call.body.population
     if population not in {None, *monitor.tables.populations}:
@@ -341,17 +299,21 @@ def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
     return found.model_copy(update={"remarks": remarks})
 
 
-@_add_route("POST", "/api/proposals", "Attributes for a table", access="operator", body=ProposalRequest)
-async def _proposal(monitor: Monitor, call: ApiCall) -> Proposal:
-    request: ProposalRequest = call.body
-    return await _plan_in_turn(monitor, call, lambda: forms.propose_source(request.path, monitor.settings))
+@_add_route("POST", "/api/proposals", "Attributes for a table", access="operator", body=models.ProposalRequest)
+async def _proposal(monitor: Monitor, call: ApiCall) -> models.Proposal:
+    request: models.ProposalRequest = call.body
+    return await monitor.plan_in_turn(
+        call.user.name, call.is_disconnected, lambda: forms.propose_source(request.path, monitor.settings)
+    )
 
 
 @_add_route("POST", "/api/curves", "A part of the error curve of a planned stream", body=CurveRequest)
 async def _curve(monitor: Monitor, call: ApiCall) -> Curve:
     request: CurveRequest = call.body
     source = views.decode_definition(monitor.tables, views.find_source(monitor.tables, request.stream.source))
-    return await _plan_in_turn(monitor, call, lambda: forms.plan_curve(request, source))
+    return await monitor.plan_in_turn(
+        call.user.name, call.is_disconnected, lambda: forms.plan_curve(request, source)
+    )
 
 
 @_add_route(
@@ -360,7 +322,9 @@ async def _curve(monitor: Monitor, call: ApiCall) -> Curve:
 async def _comparison(monitor: Monitor, call: ApiCall) -> PlanComparison:
     request: ComparisonRequest = call.body
     source = views.decode_definition(monitor.tables, views.find_source(monitor.tables, request.source))
-    return await _plan_in_turn(monitor, call, lambda: forms.compare_mechanisms(request, source))
+    return await monitor.plan_in_turn(
+        call.user.name, call.is_disconnected, lambda: forms.compare_mechanisms(request, source)
+    )
 
 
 @_add_route("POST", "/api/questions", "Ask one question", access="analyst", body=Query)
@@ -386,22 +350,11 @@ async def _plan(monitor: Monitor, call: ApiCall) -> Plan:
     entry = views.find_source(monitor.tables, spec.source)
     source = views.decode_definition(monitor.tables, entry)
     population, _ = monitor.tables.populations.get(entry.record.population or "", (None, 0.0))
-    return await _plan_in_turn(
-        monitor,
-        call,
+    return await monitor.plan_in_turn(
+        call.user.name,
+        call.is_disconnected,
         lambda: forms.plan_opening(spec, source, entry, population, call.url_parameters, monitor.clock()),
     )
-
-
-async def _plan_in_turn(monitor: Monitor, call: ApiCall, planning: Callable[[], _View]) -> _View:
-    """Run a slow search in a thread, in turn with other users; answer a refusal with a 409."""
-    async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
-        try:
-            return await asyncio.to_thread(planning)
-        except Refused as error:
-            raise ProblemError(409, "refused", str(error)[:1024], asked=error.asked, left=error.left) from None
-        except (PlanError, ValueError, ArithmeticError) as error:
-            raise ProblemError(409, "refused", str(error)[:1024]) from None
 
 
 @_add_route("POST", "/api/populations", "Register a population", access="operator", body=RegisterPopulation)
@@ -415,7 +368,7 @@ async def _plan_in_turn(monitor: Monitor, call: ApiCall, planning: Callable[[], 
 @_add_route("POST", "/api/closes", "Close a stream", access="analyst", body=CloseStream)
 async def _request(monitor: Monitor, call: ApiCall) -> Receipt:
     """Send a request to the budget service in the name of the user."""
-    request = _set_user(call.user, call.body, monitor.tables)
+    request, again = monitor.with_user(call.body, call.user), "send the same request again with the same id"
     try:
         with span("monitor requests", {"sotto.request.kind": request.kind}):
             receipt = await monitor.requester.request(request)
@@ -425,62 +378,12 @@ async def _request(monitor: Monitor, call: ApiCall) -> Receipt:
     except MalformedEventError as error:
         raise ProblemError(400, "malformed", str(error)) from None
     except TimeoutError:
-        raise ProblemError(
-            504,
-            "unavailable",
-            "no receipt from the budget service yet; send the same request again with the same id",
-        ) from None
+        raise ProblemError(504, "unavailable", f"no receipt from the budget service yet; {again}") from None
     except KafkaError as error:
-        raise ProblemError(
-            503, "unavailable", f"Kafka: {type(error).__name__}; send the same request again with the same id"
-        ) from None
+        raise ProblemError(503, "unavailable", f"Kafka: {type(error).__name__}; {again}") from None
     log.info("request committed", kind=request.kind, outcome=receipt.outcome, by=call.user.name)
     return receipt
 
 
-def _set_user(user: Bearer, request: Request, tables: MonitorTables) -> Request:
-    """Return the request with the user's name, which the trail records.
-
-    Analysts open and extend streams in their own name, for which they need an allotment, and close only
-    their own streams. Operators may send every request, and may name the analyst of a stream.
-    """
-    request = request.model_copy(update={"by": user.name})
-    if user.role != "analyst":
-        return request
-    match request:
-        case OpenStream():
-            _require_allotments(tables, request.stream.source, user)
-            return request.model_copy(update={"analyst": user.name})
-        case ExtendStream():
-            _require_allotments(tables, request.source, user)
-            return request.model_copy(update={"analyst": user.name})
-        case CloseStream():
-            _, grant = views.find_stream(tables, request.stream)
-            if grant.analyst != user.name:
-                raise ProblemError(
-                    403,
-                    "forbidden",
-                    "stream: opened by another analyst; close only your own streams, or ask an operator",
-                )
-            return request
-        case _:
-            raise ProblemError(403, "forbidden", "only operators may send this request; use an operator's token")
-
-
-def _require_allotments(tables: MonitorTables, source: str, user: Bearer) -> None:
-    """Refuse an analyst's request if the budget has no allotments, because the analyst could use all of it.
-
-    The monitor's copy of the ledger may be seconds old, but allotments are never removed.
-    """
-    population = views.find_source(tables, source).record.population
-    if not any(owner.source == source or owner.population == (population or "") for owner, _ in tables.allotments):
-        raise ProblemError(
-            409,
-            "refused",
-            f"{user.name} has no allotment on this source or its population; an operator creates one with "
-            "'sotto allot', or on the page",
-        )
-
-
-VIEWS: dict[ViewName, Route] = {route.live_event: route for route in ROUTES if route.live_event is not None}
+VIEWS: dict[models.ViewName, Route] = {route.live_event: route for route in ROUTES if route.live_event is not None}
 """The routes whose responses are sent as live events."""

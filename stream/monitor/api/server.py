@@ -32,9 +32,9 @@ from stream.monitor.api.http_requests import (
 )
 from stream.monitor.api.live_events_stream import EventStreams
 from stream.monitor.api.models import ApiModel, Problem, ProblemCode, Readiness
-from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, metrics_text
+from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, metrics_text, require_role
 from stream.monitor.api.openapi import build_document
-from stream.monitor.api.routes import ANSWERS_PATH, ROUTES, ApiCall, Route, read_answers, require_rights
+from stream.monitor.api.routes import ANSWERS_PATH, ROUTES, ApiCall, Route, read_answers
 from stream.monitor.api.tokens import Bearer, TokenError
 
 FOLDER = Path(__file__).parents[1] / "static"
@@ -275,7 +275,7 @@ def _token_of(request: web.Request) -> str:
 def _make_handler(monitor: Monitor, route: Route) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         bearer = request.get(_BEARER)
-        require_rights(bearer, route)
+        require_role(bearer, route.access)
         if route.query is None and request.query:
             raise ProblemError(400, "malformed", "parameter: this route has no parameters; remove them")
         query = None if route.query is None else parse_parameters(request, route.query)
