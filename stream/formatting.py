@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from difflib import get_close_matches
 from itertools import pairwise, product
@@ -182,10 +182,18 @@ def describe_table_bound(source: Source) -> str:
     return describe_source_bound(source) if isinstance(source, TableSource) else ""
 
 
-def warn_about_repetition(source: Source, registered: Container[str]) -> str | None:
-    """Return a warning if a source of this name is registered, or None; its table is not read again."""
+def warn_about_repetition(source: Source, registered: Mapping[str, str | None]) -> str | None:
+    """Return a warning if a source of this name is registered, or None; its table is not read again.
+
+    ``registered`` has the reason of each halted source, and None of each open one.
+    """
     if source.source not in registered:
         return None
+    if (reason := registered[source.source]) is not None:
+        return (
+            f"source: '{source.source}' was registered before and is halted for good ({reason}); give its data another "
+            f"name, with the budget that 'sotto source show {source.source}' has left"
+        )
     changed = f"; if its table has changed, run 'sotto source refresh {source.source}'"
     return f"source: '{source.source}' was registered before, so nothing changes{changed if isinstance(source, TableSource) else ''}"
 

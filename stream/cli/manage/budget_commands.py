@@ -79,8 +79,8 @@ def add(
         earlier = client.list_sources()
         report = _inspect_topic(wanted)
         receipt = client.register(wanted)
-    names = {record.source.source for record in earlier}
-    print_warnings(filter(None, (warn_about_repetition(wanted, names), warn_about_shared_data(wanted, earlier))))
+    reasons = {record.source.source: record.reason for record in earlier}
+    print_warnings(filter(None, (warn_about_repetition(wanted, reasons), warn_about_shared_data(wanted, earlier))))
     details: list[str] = []
     if isinstance(wanted, EventsSource):
         details = [

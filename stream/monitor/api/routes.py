@@ -291,7 +291,8 @@ def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
     except (Refused, DataError) as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
     shared = warn_about_shared_data(call.body, views.sources_on_same_data(monitor.tables, call.body))
-    repeated = warn_about_repetition(call.body, monitor.tables.sources)
+    reasons = {name: entry.record.reason for name, entry in monitor.tables.sources.items()}
+    repeated = warn_about_repetition(call.body, reasons)
     remarks = [*found.remarks, *filter(None, [shared, repeated])]
     population = call.body.population
     if population not in {None, *monitor.tables.populations}:

@@ -198,8 +198,7 @@ def test_source_command_warns_of_the_data_of_another_budget(
     assert "'second', 'third', but" in added("fourth", "data/p.csv")
 
 
-@pytest.mark.usefixtures("driver")
-def test_source_command_warns_if_the_source_was_registered_before(tmp_path: Path) -> None:
+def test_source_command_warns_if_the_source_was_registered_before(driver: Driver, tmp_path: Path) -> None:
     """A repeated registration does not read the table again, so the command names the one that does."""
     path = tmp_path / "p.csv"
     path.write_text("age,sex\n30,F\n")
@@ -213,6 +212,10 @@ def test_source_command_warns_if_the_source_was_registered_before(tmp_path: Path
     assert "'feed' was registered before, so nothing changes\n" in run_connected(
         "source", "add", json.dumps(source())
     )
+    driver.halt("feed")
+    halted = run_connected("source", "add", json.dumps(source()))
+    assert "'feed' was registered before and is halted for good (" in halted
+    assert "nothing changes" not in halted
 
 
 def test_up_names_a_witness_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
