@@ -150,7 +150,7 @@ def compare_for_source(
 
 
 def _describe_counted_rows(form: Form, source: Source | None) -> str:
-    if form in _FORMS_WITHOUT_ROWS:
+    if form in _FORMS_WITHOUT_ROWS and not (form == "alarm" and isinstance(source, TableSource)):
         return ""
     if source is None or (isinstance(source, TableSource) and source.person is None):
         return ROW_IS_PERSON

@@ -136,6 +136,7 @@ def test_comparison_states_the_contribution_bound_of_a_source() -> None:
     beside = ["--epsilon", "1", "--queries", "3", "--source", several]
     words = "of each 'id' at most 5 rows count"
     assert words in run(*beside)
+    assert words in run(*beside, "--form", "alarm", "--cutoff", "3")
     assert compared(*beside)["counted"] == words
     assert words not in run(*beside, "--form", "people")
     assert not compared(*beside, "--form", "people")["counted"]
