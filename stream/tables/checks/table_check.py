@@ -43,6 +43,7 @@ _MAX_SPELLING_HINTS: Final = 3
 _DECIMAL_COMMA: Final = re.compile(r"\s*[-+]?(\d+|\d{1,3}([. '’\u00a0\u202f]\d{3})+),\d+\s*")
 _THOUSANDS: Final = re.compile(r"\s*[-+]?[1-9]\d{0,2}((,\d{3})+|([ '’\u00a0\u202f]\d{3})+)(\.\d+)?\s*")
 _UNIT: Final = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*[^\d\s.,eE+-]+\s*")
+_OFFSET: Final = re.compile(r"T.*(Z|[+-]\d\d:?\d\d)\s*$")
 _NOT_UTF8: Final = "\ufffd"
 
 NOTICE: Final = (
@@ -201,16 +202,13 @@ def _describe_group_loss(source: TableSource, rows: int) -> str:
 
 
 def _advise_on_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
-    name, domain = quote_name(check.name), check.domain
-    values = [one.value for one in misfit.found]
-    if isinstance(domain, Categories):
-        alike = {_normalize_name(value): value for value in domain.values}
-        pairs = ((value, alike.get(_normalize_name(value))) for value in sorted(check.undeclared_values()))
-        for value, declared in islice(((one, two) for one, two in pairs if two is not None), _MAX_SPELLING_HINTS):
-            if misfit.what == "undeclared":
-                yield f"{name}: {quote_name(value)} is the declared {quote_name(declared)} except for {_describe_difference(value, declared)}; write it in the same way"
-        if misfit.fate == "left out":
-            yield f"{name}: declare 'other' to keep rows whose category is {misfit.what}"
+    name, values = quote_name(check.name), [one.value for one in misfit.found]
+    if isinstance(check.domain, Categories):
+        yield from _advise_on_category(check, check.domain, misfit)
+    elif misfit.what == "not a date" and check.domain.kind == "date" and any(map(_OFFSET.search, values)):
+        yield f"{name}: some cells have an offset, and a date has none; declare the kind timestamp with a zone, as UTC"
+    elif misfit.what == "not a date":
+        yield f"{name}: write dates as 2024-03-31, and timestamps as 2024-03-31T14:30:00 (ISO 8601)"
     elif any(_DECIMAL_COMMA.fullmatch(value) and not _THOUSANDS.fullmatch(value) for value in values):
         yield f"{name}: numbers have a decimal comma; write a decimal point, and no separator between thousands"
     elif found := next((value for value in values if _THOUSANDS.fullmatch(value)), None):
@@ -222,6 +220,17 @@ def _advise_on_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
         yield f"{name}: declare decimals with a step such as 0.01 or bins, or round the numbers in the file"
     if any(_NOT_UTF8 in value for value in values):
         yield f"{name}: some cells are not UTF-8; write the file as UTF-8"
+
+
+def _advise_on_category(check: CellCheck, domain: Categories, misfit: Misfit) -> Iterator[str]:
+    name = quote_name(check.name)
+    alike = {_normalize_name(value): value for value in domain.values}
+    pairs = ((value, alike.get(_normalize_name(value))) for value in sorted(check.undeclared_values()))
+    for value, declared in islice(((one, two) for one, two in pairs if two is not None), _MAX_SPELLING_HINTS):
+        if misfit.what == "undeclared":
+            yield f"{name}: {quote_name(value)} is the declared {quote_name(declared)} except for {_describe_difference(value, declared)}; write it in the same way"
+    if misfit.fate == "left out":
+        yield f"{name}: declare 'other' to keep rows whose category is {misfit.what}"
 
 
 def _normalize_name(text: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import Bins, Categories, Domain, Integers
+from schemas import Bins, Categories, Dates, Domain, Integers
 from stream.tables.checks import NOTICE, CheckReport, FoundValue, Misfit, cell_checks, check_table, row_counts
 from stream.tables.columns_table import PrivateTable
 from stream.tables.demo_tables import adult_source
@@ -27,6 +27,7 @@ AGE = Integers(minimum=0, maximum=9)
 STRICT = Integers(minimum=0, maximum=9, outside="reject")
 BMI = Bins(edges=(10.0, 20.0, 30.5))
 SEX = Categories(values=("F", "M"))
+DAY = Dates(kind="date", minimum="2024-01-01", maximum="2024-12-31")
 WARD = Categories(values=("Pädiatrie",))
 OTHER = Categories(values=("F", "M", "?"), other="?")
 
@@ -186,6 +187,8 @@ def test_check_names_missing_column_and_checks_others(tmp_path: Path) -> None:
             {"wärd": WARD, "age": AGE},
             "character by character (they differ in Unicode normalization)",
         ),
+        ("day\n03.04.2024\n", {"day": DAY}, "write dates as 2024-03-31"),
+        ("day\n2024-04-03T23:30:00-05:00\n", {"day": DAY}, "declare the kind timestamp with a zone"),
         ("age,sex\n1,X\n", {"sex": SEX}, "declare 'other'"),
         ("age,sex\n11,F\n", {"age": AGE}, "a declaration is public"),
         ("age,sex\n1,F,X\n", {"age": AGE}, "too many cells"),
