@@ -123,6 +123,23 @@ class Case:
         )
 
 
+PLAN: Final = {"epsilon": 2.0, "expected_queries": 8, "beta": 0.1}
+"""Fields of the streams of most cases."""
+
+
+def make_case(
+    pair: str,
+    mechanism: str | Mapping[str, Any],
+    source: Mapping[str, Any],
+    sides: tuple[Side, Side],
+    stream: Mapping[str, Any] = PLAN,
+    **others: Any,
+) -> Case:
+    """Build a case whose mechanism may be only a kind, and whose stream is ``PLAN`` if it is omitted."""
+    fields = {"kind": mechanism} if isinstance(mechanism, str) else mechanism
+    return Case(pair, fields, source, sides, stream, **others)
+
+
 def _named_choice(answer: Answer) -> str | None:
     if answer.top_groups is not None:
         return "; ".join(", ".join(map(str, group.values())) for group in answer.top_groups)
@@ -159,7 +176,6 @@ _TOPIC: Final = {
     "contribution": 2,
     "attributes": {"group": ["a", "b"], "amount": {"kind": "integers", "minimum": 0, "maximum": 1}},
 }
-_PLAN: Final = {"epsilon": 2.0, "expected_queries": 8, "beta": 0.1}
 _HOURLY: Final = {"window": {"size": "1h"}, "begins": "2026-01-01T00:00:00Z"}
 _BATCH_ENDS: Final = ("00:20", "00:40", "01:00", "02:00")
 
@@ -199,59 +215,59 @@ _EIGHT_OTHERS: Final = [_event(f"other {number}", "00:41", group="b") for number
 
 LAPLACE_CASES: Final = (
     # At most two events of a person count, whatever the number of events and batches.
-    Case(
+    make_case(
         "one person with 9 events more",
-        {"kind": "laplace"},
+        "laplace",
         _TOPIC,
         _sides([[_event("ann", "00:01")], [], []], [_events_of_me("00:02", "00:03", "00:04")] * 3),
-        {**_PLAN, "standing": _HOURLY},
+        {**PLAN, "standing": _HOURLY},
     ),
     # An event after the window's end must not close the window for other people.
-    Case(
+    make_case(
         "one person ahead of the others more",
-        {"kind": "laplace"},
+        "laplace",
         _TOPIC,
         _sides([[], [], _EIGHT_OTHERS], [_events_of_me("00:02", "00:03"), [], _events_of_me("01:02")]),
-        {**_PLAN, "standing": _HOURLY},
+        {**PLAN, "standing": _HOURLY},
     ),
-    Case(
+    make_case(
         "one person in an empty window more",
         {"kind": "laplace", "answers": 2},
         _TOPIC,
         _sides([[], [], [], [_event("ann", "01:01")]], [_events_of_me("00:02", "00:03"), [], [], []]),
-        {**_PLAN, "standing": _HOURLY},
+        {**PLAN, "standing": _HOURLY},
         resolution=2.0,
     ),
 )
 
 HISTOGRAM_CASES: Final = (
-    Case(
+    make_case(
         "one person in both groups of a window more",
         {"kind": "histogram", "attributes": ["group"]},
         _TOPIC,
         _sides(
             [_EIGHT_OTHERS, [], []], [[_event("me", "00:02"), *_events_of_me("00:03", "00:04", group="b")], [], []]
         ),
-        {**_PLAN, "standing": {**_HOURLY, "by": ["group"]}},
+        {**PLAN, "standing": {**_HOURLY, "by": ["group"]}},
     ),
 )
 
 _TOPIC_WITH_TEXTS: Final = {**_TOPIC, "texts": {"note": {"kind": "text", "max_length": 4}}}
-_BY_NOTE: Final = {**_PLAN, "delta": 0.001, "standing": {**_HOURLY, "by": ["note"]}}
+_BY_NOTE: Final = {**PLAN, "delta": 0.001, "standing": {**_HOURLY, "by": ["note"]}}
 _NINE_OTHERS: Final = [_event(f"other {number}", "00:01", note="x") for number in range(9)]
 
 UNKNOWN_GROUPS_CASES: Final = (
     # At most two events of a person count, whether the events have one text or several.
-    Case(
+    make_case(
         "one person with 9 events of a common text more",
-        {"kind": "unknown_groups"},
+        "unknown_groups",
         _TOPIC_WITH_TEXTS,
         _sides([_NINE_OTHERS, [], []], [_events_of_me("00:02", "00:03", "00:04", note="x")] * 3),
         _BY_NOTE,
     ),
-    Case(
+    make_case(
         "one more person, with texts that no other person has",
-        {"kind": "unknown_groups"},
+        "unknown_groups",
         _TOPIC_WITH_TEXTS,
         _sides(
             [_NINE_OTHERS, [], []],
@@ -269,7 +285,7 @@ def _each_exceeds_previous(transcript: Transcript) -> bool:
 
 RUNNING_CASES: Final = (
     # The windows cover two hours. In one hour the person has events in each window, and one of these events counts.
-    Case(
+    make_case(
         "one person's hour of 6 events more",
         {"kind": "running_count", "steps": 4},
         _TOPIC_WITH_PERIODS,
@@ -291,7 +307,7 @@ _NOTES_SO_FAR: Final = {"kind": "running_count", "steps": 3}
 
 RUNNING_TEXTS_CASES: Final = (
     # At most two events of a person count in all windows, whether other people have the same texts or not.
-    Case(
+    make_case(
         "one person with 9 events of a common text more, in all windows",
         _NOTES_SO_FAR,
         {**_TOPIC_WITH_TEXTS, "total": 2},
@@ -299,7 +315,7 @@ RUNNING_TEXTS_CASES: Final = (
         _BY_NOTE,
         resolution=4.0,
     ),
-    Case(
+    make_case(
         "one more person, with texts that no other person has, in all windows",
         _NOTES_SO_FAR,
         {**_TOPIC_WITH_TEXTS, "total": 2},
@@ -336,7 +352,7 @@ def _each_at_least_one(transcript: Transcript) -> bool:
 
 COUNTED_CASES: Final = (
     # Each window has independent noise, and all answers include the first window's noise.
-    Case(
+    make_case(
         "one event more",
         {"kind": "running_count", "steps": 3},
         _COUNTED_TOPIC,
@@ -345,7 +361,7 @@ COUNTED_CASES: Final = (
         event=_each_at_least_one,
     ),
     # The first two answers use nodes of two levels. Both nodes count the event, so raising both answers uses up the whole ε.
-    Case(
+    make_case(
         "one event more; two levels",
         {"kind": "running_count", "steps": 3},
         _COUNTED_TOPIC,
@@ -353,7 +369,7 @@ COUNTED_CASES: Final = (
         {**_RUNNING_PLAN, "calibration": "textbook"},
         event=lambda transcript: _each_at_least_one(transcript[:2]),
     ),
-    Case(
+    make_case(
         "another's event in place of one",
         {"kind": "running_count", "steps": 2},
         {**_COUNTED_TOPIC, "neighbors": "replace"},

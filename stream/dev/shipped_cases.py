@@ -17,16 +17,19 @@ from typing import Any, Final
 from stream.dev import audit_cases
 from stream.dev.audit_cases import (
     COUNTED_CASES,
+    PLAN,
     AuditError,
     Case,
     Side,
     Transcript,
     crossing_values,
+    make_case,
     rising_values,
     values_sides,
 )
 
 _VALUES: Final = {"kind": "values", "neighbors": "add-remove", "sensitivity": 1.0, "grid": 1.0}
+_RECORDS: Final = {"kind": "records"}
 _TENTHS: Final = {**_VALUES, "sensitivity": 0.1, "grid": 0.1}
 _SEX: Final = {"kind": "table", "path": "audit.parquet", "attributes": {"sex": ["F", "M"]}}
 _ADD_REMOVE_TABLE: Final = {**_SEX, "neighbors": "add-remove"}
@@ -78,50 +81,39 @@ def _quantile_side(most: int) -> Side:
     return Side([{"quantile": "number", "q": 0.501}], {"number": [0] * 501 + [99] * most})
 
 
-_PLAN: Final = {"epsilon": 2.0, "expected_queries": 8, "beta": 0.1}
-_TEXTBOOK: Final = {**_PLAN, "calibration": "textbook"}
-_HALF_EPSILON: Final = {**_PLAN, "epsilon": 0.5}
+_TEXTBOOK: Final = {**PLAN, "calibration": "textbook"}
+_HALF_EPSILON: Final = {**PLAN, "epsilon": 0.5}
 _COUNT: Final = {"where": "sex = 'M'"}
-_SMALL_DELTA: Final = {**_PLAN, "delta": 0.001}
+_SMALL_DELTA: Final = {**PLAN, "delta": 0.001}
 
 _ABOVE_THRESHOLD: Final = (
     # ⊥ and then ⊤ loses exactly ε here.
-    Case("up, down", _above_threshold(), _VALUES, crossing_values(1, 1, 1), _PLAN),
-    Case("up, down; cutoff 2", _above_threshold(2), _VALUES, crossing_values(3, 1, 2), _PLAN),
-    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, crossing_values(7, 4, 4), _PLAN),
-    Case("4 up, 4 down; cutoff 8", _above_threshold(8), _VALUES, crossing_values(15, 4, 4), _PLAN),
-    Case("up, down above the shift", _above_threshold(), _VALUES, crossing_values(3, 1, 1), _PLAN),
-    Case("4 up, 2 down", _above_threshold(), _VALUES, crossing_values(0, 4, 2), {**_PLAN, "epsilon": 3.0}),
-    Case("6 up", _above_threshold(), _VALUES, rising_values(1, 6), _PLAN, event=_only_bottoms),
-    Case("3 up, monotone", _above_threshold(monotone=True), _VALUES, rising_values(0, 3), _PLAN),
-    Case("4 up, 2 down", _above_threshold(), _VALUES, crossing_values(-1, 4, 2), _TEXTBOOK),
-    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, crossing_values(-1, 4, 4), _TEXTBOOK),
-    Case("2 up, 3 down; cutoff 60", _above_threshold(60), _VALUES, crossing_values(35, 2, 3), _SMALL_DELTA),
-    Case(
-        "one row more",
-        _above_threshold(monotone=True),
-        _ADD_REMOVE_TABLE,
-        _table_sides(_COUNT, "F", times=3),
-        _PLAN,
+    make_case("up, down", _above_threshold(), _VALUES, crossing_values(1, 1, 1)),
+    make_case("up, down; cutoff 2", _above_threshold(2), _VALUES, crossing_values(3, 1, 2)),
+    make_case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, crossing_values(7, 4, 4)),
+    make_case("4 up, 4 down; cutoff 8", _above_threshold(8), _VALUES, crossing_values(15, 4, 4)),
+    make_case("up, down above the shift", _above_threshold(), _VALUES, crossing_values(3, 1, 1)),
+    make_case("4 up, 2 down", _above_threshold(), _VALUES, crossing_values(0, 4, 2), {**PLAN, "epsilon": 3.0}),
+    make_case("6 up", _above_threshold(), _VALUES, rising_values(1, 6), event=_only_bottoms),
+    make_case("3 up, monotone", _above_threshold(monotone=True), _VALUES, rising_values(0, 3)),
+    make_case("4 up, 2 down", _above_threshold(), _VALUES, crossing_values(-1, 4, 2), _TEXTBOOK),
+    make_case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, crossing_values(-1, 4, 4), _TEXTBOOK),
+    make_case("2 up, 3 down; cutoff 60", _above_threshold(60), _VALUES, crossing_values(35, 2, 3), _SMALL_DELTA),
+    make_case(
+        "one row more", _above_threshold(monotone=True), _ADD_REMOVE_TABLE, _table_sides(_COUNT, "F", times=3)
     ),
-    Case(
+    make_case(
         "up, 5 down; cutoff 2, crashes",
         _above_threshold(2),
         _VALUES,
         crossing_values(3, 1, 5),
-        _PLAN,
         interruption="crash",
         event=_only_first_is_bottom,
     ),
-    Case(
-        "up, down; redelivered",
-        _above_threshold(),
-        _VALUES,
-        crossing_values(1, 1, 1),
-        _PLAN,
-        interruption="redelivery",
+    make_case(
+        "up, down; redelivered", _above_threshold(), _VALUES, crossing_values(1, 1, 1), interruption="redelivery"
     ),
-    Case(
+    make_case(
         "two streams, one up", _above_threshold(), _VALUES, values_sides((5, 5), (5, 6)), _HALF_EPSILON, streams=2
     ),
 )
@@ -200,17 +192,19 @@ def _note_sides(one: Sequence[str], other: Sequence[str]) -> tuple[Side, Side]:
     return side(one), side(other)
 
 
+_THREE_CATEGORIES: Final = {"kind": "randomized_response", "categories": ["1", "2", "3"]}
+
 SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
     "above_threshold": _ABOVE_THRESHOLD,
     "numeric_sparse": (
-        Case("up, down; fresh", _numeric_sparse("fresh"), _VALUES, crossing_values(1, 1, 1), _PLAN),
-        Case("up, down; gap", _numeric_sparse("gap"), _VALUES, crossing_values(1, 1, 1), _PLAN),
+        make_case("up, down; fresh", _numeric_sparse("fresh"), _VALUES, crossing_values(1, 1, 1)),
+        make_case("up, down; gap", _numeric_sparse("gap"), _VALUES, crossing_values(1, 1, 1)),
     ),
     "laplace": (
-        Case("1 up", {"kind": "laplace"}, _VALUES, rising_values(0, 1), _PLAN),
-        Case("3 up", {"kind": "laplace", "answers": 3}, _VALUES, rising_values(0, 3), _PLAN, resolution=2.0),
+        make_case("1 up", "laplace", _VALUES, rising_values(0, 1)),
+        make_case("3 up", {"kind": "laplace", "answers": 3}, _VALUES, rising_values(0, 3), resolution=2.0),
         # Many answers with δ > 0 have Gaussian noise.
-        Case(
+        make_case(
             "16 up",
             {"kind": "laplace", "answers": 16},
             _VALUES,
@@ -219,57 +213,48 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             event=_exceeds_true_sum,
         ),
         # The values are half a grid step off the grid; as doubles they differ by slightly more than 0.1.
-        Case("0.1 up", {"kind": "laplace"}, _TENTHS, values_sides((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1),
-        Case(
+        make_case("0.1 up", "laplace", _TENTHS, values_sides((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1),
+        make_case(
             "one person with 5 rows more",
-            {"kind": "laplace"},
+            "laplace",
             _VISITS,
             _visit_sides(_COUNT, {"ann": "F"}, {"ann": "F", "ben": "MMMMM"}),
-            _PLAN,
         ),
-        Case(
+        make_case(
             "one person in both groups more",
-            {"kind": "laplace"},
+            "laplace",
             _VISITS,
             _visit_sides(_GROUPS, {"ann": "F"}, {"ann": "F", "ben": "FFFMMM"}),
-            _PLAN,
         ),
         # A further person changes the order of people, but must not change which rows of other people count.
-        Case(
+        make_case(
             "one person more; whose rows count",
-            {"kind": "laplace"},
+            "laplace",
             _VISITS,
             _visit_sides(
                 _GROUPS, dict.fromkeys("bcdefg", "FFMM"), {"ann": "FFFF", **dict.fromkeys("bcdefg", "FFMM")}
             ),
-            _PLAN,
         ),
         # All values are quantiles of the first 1,000 rows; with one row more, only the largest value is a quantile.
-        Case(
-            "one row more; quantile",
-            {"kind": "laplace"},
-            _NUMBERED,
-            (_quantile_side(499), _quantile_side(500)),
-            _PLAN,
-        ),
+        make_case("one row more; quantile", "laplace", _NUMBERED, (_quantile_side(499), _quantile_side(500))),
         *audit_cases.LAPLACE_CASES,
     ),
     "unknown_groups": (
-        Case(
+        make_case(
             "one row of a common text more",
-            {"kind": "unknown_groups"},
+            "unknown_groups",
             _TEXTS,
             _note_sides(["a"] * 9, ["a"] * 10),
             _SMALL_DELTA,
         ),
-        Case(
+        make_case(
             "one more row, with a text that no other row has",
-            {"kind": "unknown_groups"},
+            "unknown_groups",
             _TEXTS,
             _note_sides(["a"] * 9, [*["a"] * 9, "b"]),
             _SMALL_DELTA,
         ),
-        Case(
+        make_case(
             "one more row, with a text that no other row has; no counts",
             {"kind": "unknown_groups", "counts": False},
             _TEXTS,
@@ -279,99 +264,78 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         *audit_cases.UNKNOWN_GROUPS_CASES,
     ),
     "randomized_response": (
-        Case(
-            "another category",
-            {"kind": "randomized_response", "categories": ["1", "2", "3"]},
-            {"kind": "records"},
-            (Side([{"category": "1"}]), Side([{"category": "2"}])),
-            _PLAN,
+        make_case(
+            "another category", _THREE_CATEGORIES, _RECORDS, (Side([{"category": "1"}]), Side([{"category": "2"}]))
         ),
-        Case(
+        make_case(
             "a category that is not listed",
-            {"kind": "randomized_response", "categories": ["1", "2", "3"]},
-            {"kind": "records"},
+            _THREE_CATEGORIES,
+            _RECORDS,
             (Side([{"category": "1"}]), Side([{"category": "none"}])),
-            _PLAN,
         ),
     ),
-    "noisy_max": (
-        Case("1 up, 2 down", {"kind": "noisy_max"}, _VALUES, _score_sides((0, 1), (1, 0), (1, 0)), _PLAN),
-    ),
-    "exponential": (
-        Case("1 up, 2 down", {"kind": "exponential"}, _VALUES, _score_sides((0, 1), (1, 0), (1, 0)), _PLAN),
-    ),
+    "noisy_max": (make_case("1 up, 2 down", "noisy_max", _VALUES, _score_sides((0, 1), (1, 0), (1, 0))),),
+    "exponential": (make_case("1 up, 2 down", "exponential", _VALUES, _score_sides((0, 1), (1, 0), (1, 0))),),
     "histogram": (
-        Case(
-            "one row more", {"kind": "histogram", **_BY_SEX}, _ADD_REMOVE_TABLE, _table_sides(_GROUPS, "F"), _PLAN
-        ),
-        Case(
-            "one row changed", {"kind": "histogram", **_BY_SEX}, _REPLACE_TABLE, _table_sides(_GROUPS, "FF"), _PLAN
+        make_case("one row more", {"kind": "histogram", **_BY_SEX}, _ADD_REMOVE_TABLE, _table_sides(_GROUPS, "F")),
+        make_case(
+            "one row changed", {"kind": "histogram", **_BY_SEX}, _REPLACE_TABLE, _table_sides(_GROUPS, "FF")
         ),
         *audit_cases.HISTOGRAM_CASES,
     ),
     "running_count": (*COUNTED_CASES, *audit_cases.RUNNING_CASES, *audit_cases.RUNNING_TEXTS_CASES),
     "lazy_histogram": (
-        Case(
-            "one row more",
-            {"kind": "lazy_histogram", **_BY_SEX},
-            _ADD_REMOVE_TABLE,
-            _table_sides(_MEN_CELL, "F"),
-            _PLAN,
+        make_case(
+            "one row more", {"kind": "lazy_histogram", **_BY_SEX}, _ADD_REMOVE_TABLE, _table_sides(_MEN_CELL, "F")
         ),
     ),
     "pmw": (
-        Case(
+        make_case(
             "up, down",
             {**_ESTIMATED, "warm_start": 0},
             _GROUPED,
             _sides_with_moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], rows=65),
-            _PLAN,
             resolution=8.0,
         ),
-        Case(
+        make_case(
             "one row changed; opening",
             {**_ESTIMATED, "warm_start": 1},
             _GROUPED,
             _sides_with_moved_row([{"group_by": ["group"]}], rows=4),
-            _PLAN,
         ),
-        Case(
+        make_case(
             "one row changed; chosen pair",
             {"kind": "pmw", "attributes": list("abc"), "warm_start": "workload", "updates": 1},
             _THREE_ATTRIBUTES,
             _sides_with_changed_pair({"group_by": ["a", "b"]}),
-            _PLAN,
         ),
         # Nothing is measured, so every number but the typical error is the same on both sides.
-        Case(
+        make_case(
             "one row changed; typical error",
             {"kind": "pmw", "attributes": list("abc"), "warm_start": 0, "typical_error": True},
             _THREE_ATTRIBUTES,
             _sides_far_from_estimate({"where": "(a = '0' AND b = '0') OR (a = '1' AND b = '0')"}),
-            _PLAN,
             resolution=0.25,
         ),
-        Case(
+        make_case(
             "up, down; worst case",
             {"kind": "pmw", "attributes": ["group"], "worst_case": True, "gap": 0.5},
             _GROUPED,
             _sides_with_moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], rows=150),
-            _PLAN,
             resolution=8.0,
         ),
     ),
     "sparse_pmw": (
-        Case(
+        make_case(
             "up, down",
             {"kind": "sparse_pmw", "attributes": ["group"], "updates": 1, "gap": 0.05, "sparsity": 1},
             _GROUPED,
             _sides_with_moved_row([{"cells": [{"at": {"group": "A"}}]}, {"cells": [{"at": {"group": "B"}}]}]),
-            _PLAN,
             resolution=2.0,
         ),
     ),
     "sparse_project": (
-        Case(
+        make_case(
             "one row more",
             {"kind": "sparse_project", "projections": 4, **_BY_SEX},
             _ADD_REMOVE_TABLE,
