@@ -152,9 +152,7 @@ NotedHeads = Annotated[
     typer.Option("--head", help="A head noted earlier, as NUMBER:DIGEST; repeat the option for several."),
 ]
 _SinceText = Literal["nothing", "halt", "accept-loss"]
-_IF_UNKNOWN: Final = (
-    "If unknown, 'halt' the sources, or 'accept-loss': they continue, and budget may be granted twice."
-)
+_IF_UNKNOWN: Final = "If unknown, 'halt' the sources, or 'accept-loss': budget may be granted twice."
 
 
 @app.command("trail")

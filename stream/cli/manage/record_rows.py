@@ -374,14 +374,12 @@ def read_lines(path: Path) -> Iterator[bytes]:
 def summary_row(entry: TrailRecord) -> list[str]:
     """Return an entry's number, time, author, action, subject, outcome and remaining budget."""
     time_text = datetime.fromtimestamp(entry.time / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    subjects = (getattr(entry, name, None) for name in ("stream", "source", "population"))
-    subject = next(filter(None, subjects), "")
+    subject = next((one for name in ("stream", "source", "population") if (one := getattr(entry, name, None))), "")
     totals = getattr(entry, "totals", None)
     author = getattr(entry, "by", None) or getattr(entry, "analyst", None) or ""
     action: str = entry.kind
-    left, decision = (
-        ("", "") if totals is None else (format_amount(totals.left), f"spent {format_amount(totals.spent)}")
-    )
+    left = format_amount(totals.left) if totals else ""
+    decision = f"spent {format_amount(totals.spent)}" if totals else ""
     match entry.kind:
         case "request":
             granted = f" {format_amount(entry.granted)}" if entry.granted is not None else ""
@@ -394,8 +392,8 @@ def summary_row(entry: TrailRecord) -> list[str]:
             if entry.event == "closed" and entry.refunded is not None:
                 decision += f", {format_amount(entry.refunded)} back"
         case "beginning":
-            counts = format_count(entry.sources, "source"), format_count(entry.streams, "stream")
-            decision = f"there were {', '.join(counts)}"
+            streams = format_count(entry.streams, "stream")
+            decision = f"there were {format_count(entry.sources, 'source')}, {streams}"
         case "restored":
             decision = f"since the backup: {entry.since}; {format_count(entry.lost, 'stream')} halted"
     return [str(entry.number), time_text, author, action, subject, decision, left]
