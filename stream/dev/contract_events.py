@@ -47,7 +47,6 @@ class Channel:
     key: str
     writer: str
     summary: str
-    compacted: bool = False
 
 
 CHANNELS: Final = (
@@ -68,7 +67,6 @@ CHANNELS: Final = (
         "the budget service",
         "Budgets, allotments, grants, refunds, receipts of requests, and requests that wait for a table; the latest "
         "record of each key is valid. A retired stream's grant is deleted.",
-        compacted=True,
     ),
     Channel(
         "trail",
@@ -90,7 +88,6 @@ CHANNELS: Final = (
         "the stream's name, or @ROLE|PARTITION",
         "workers and the budget service",
         "Status for dashboards; the latest record of each key is valid.",
-        compacted=True,
     ),
     Channel(
         "control",
@@ -98,7 +95,6 @@ CHANNELS: Final = (
         "the stream's name, or @retired|DIGEST",
         "the budget service",
         "Each stream's definition and whether it may answer. Retired streams have digests instead.",
-        compacted=True,
     ),
     Channel(
         "charges", "internal", "the source's name", "workers", "The charge of each stream, as a running total."
@@ -109,7 +105,6 @@ CHANNELS: Final = (
         "the stream's name, @update|NUMBER|STREAM or @progress",
         "workers",
         "The workers' changelog.",
-        compacted=True,
     ),
     Channel(
         "partials",
@@ -124,7 +119,6 @@ CHANNELS: Final = (
         "the stream's name, @partial|STREAM|START|PARTITION, @node|STREAM|NUMBER, @texts|STREAM or @progress",
         "feeds",
         "The changelog of merging; private.",
-        compacted=True,
     ),
     Channel(
         "feed_state",
@@ -132,7 +126,6 @@ CHANNELS: Final = (
         "stream|STREAM, piece|NUMBER or @progress",
         "feeds",
         "The changelog of the counts of one live topic, with the same partitions as that topic; private.",
-        compacted=True,
     ),
 )
 

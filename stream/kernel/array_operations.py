@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +15,12 @@ from stream.kernel import compiled_kernel
 from stream.kernel.byte_columns import Buffer, Column, Spans, address, addresses, spans_of
 
 
-class EqualRows(NamedTuple):
-    """Rows grouped by their numbers.
+def group_rows(numbers: Column) -> tuple[Column, Column, Column]:
+    """Group rows by their non-negative numbers.
 
-    ``distinct`` has the numbers of the groups in ascending order, ``group_of`` the index of each row's group, and
-    ``order`` the rows in a stable order by group.
+    Return the distinct numbers in ascending order, the index of each row's group, and the rows in a stable order by
+    group.
     """
-
-    distinct: Column
-    group_of: Column
-    order: Column
-
-
-def group_rows(numbers: Column) -> EqualRows:
-    """Group rows by their non-negative numbers."""
     count = len(numbers)
     if (library := compiled_kernel()) is None:
         order = np.argsort(numbers, kind="stable")
@@ -36,11 +28,11 @@ def group_rows(numbers: Column) -> EqualRows:
         np.not_equal(numbers[order[1:]], numbers[order[:-1]], out=begins[1:])
         group_of = np.empty(count, dtype=np.int64)
         group_of[order] = np.cumsum(begins) - 1
-        return EqualRows(numbers[order[begins]], group_of, order)
+        return numbers[order[begins]], group_of, order
     numbers = np.ascontiguousarray(numbers, dtype=np.int64)
     order, spare, distinct, group_of = (np.empty(count, dtype=np.int64) for _ in range(4))
     found = library.sotto_group(count, *addresses(numbers, order, spare, distinct, group_of))
-    return EqualRows(distinct[:found], group_of, order)
+    return distinct[:found], group_of, order
 
 
 Words = npt.NDArray[np.uint64]
@@ -56,9 +48,10 @@ def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans
     """
     width = count * _WORD_BYTES
     if (library := compiled_kernel()) is None:
+        more = repeat(b"") if numbers is None else (number.to_bytes(8, "big") for number in numbers.tolist())
         outputs = [
-            blake3(head + text, key=key).digest(width)
-            for head, text, key in zip(_message_prefixes(prefix, numbers), texts, keys, strict=False)
+            blake3(prefix + number + text, key=key).digest(width)
+            for number, text, key in zip(more, texts, keys, strict=False)
         ]
         return np.frombuffer(b"".join(outputs), dtype="<u8").reshape(len(texts), count)
     rows = len(texts)
@@ -86,12 +79,6 @@ def keyed_output(keys: Spans, prefix: bytes, numbers: Column | None, texts: Span
     """Return ``size`` bytes of keyed BLAKE3 output for the message of one row."""
     number = b"" if numbers is None else int(numbers[row]).to_bytes(8, "big")
     return blake3(prefix + number + texts[row], key=keys[row]).digest(size)
-
-
-def _message_prefixes(prefix: bytes, numbers: Column | None) -> repeat[bytes] | list[bytes]:
-    return (
-        repeat(prefix) if numbers is None else [prefix + number.to_bytes(8, "big") for number in numbers.tolist()]
-    )
 
 
 IndexedTexts = tuple[Spans, Column]

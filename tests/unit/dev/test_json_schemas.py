@@ -304,7 +304,7 @@ def test_schemas_accept_all_written_records() -> None:
             if channel.name == "merges":
                 names.append("Progress")  # the same as in the workers' changelog
             for record in driver.records(topic_of(driver.topics, channel)):
-                if channel.compacted and record.value is None:
+                if record.value is None and channel.name not in {"answers", "trail", "charges", "partials"}:
                     continue  # a key that is not used any more
                 if (record.key or b"").startswith(b"piece|"):
                     continue  # binary

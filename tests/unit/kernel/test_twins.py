@@ -259,9 +259,10 @@ def test_group_rows_equals_pythons(listed: list[int]) -> None:
     with use_kernel(None):
         theirs = group_rows(column(listed))
     assert [one.tolist() for one in ours] == [one.tolist() for one in theirs]
-    assert ours.distinct.tolist() == sorted(set(listed))
-    assert ours.distinct[ours.group_of].tolist() == listed
-    assert ours.order.tolist() == sorted(range(len(listed)), key=listed.__getitem__)
+    distinct, group_of, order = ours
+    assert distinct.tolist() == sorted(set(listed))
+    assert distinct[group_of].tolist() == listed
+    assert order.tolist() == sorted(range(len(listed)), key=listed.__getitem__)
 
 
 @given(
