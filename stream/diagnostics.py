@@ -5,10 +5,9 @@ logged ``MAX_REPEATS`` times and then once every ``REPEAT_SECONDS``, with the nu
 as ``held_back``. The log has only the first line of a library's report. It has only the type and the
 place of an exception, unless this is a ``LoggableError``, because an exception's message may quote input.
 
-Traces use W3C Trace Context in Kafka's headers. A client sends the context of its current span with
-each record. The service that processes a batch makes one span for the batch, with links to the
-contexts of its records. Spans have topics, partitions and counts, and never contents of queries or
-answers.
+Traces use W3C Trace Context in Kafka's headers. A client sends the context of its current span with each record. The
+service that processes a batch makes one span for the batch, with links to the contexts of its records. Spans have
+topics, partitions and counts, and never contents of queries or answers.
 """
 
 from __future__ import annotations
@@ -95,8 +94,7 @@ class _LossyStream:
 class RepeatFilter:
     """Skips repeated warnings and errors.
 
-    Two log lines are repeats if their ``_REPEAT_FIELDS`` are equal, or if the same line of a library's
-    code wrote them.
+    Two log lines are repeats if their ``_REPEAT_FIELDS`` are equal, or if the same line of a library's code wrote them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
