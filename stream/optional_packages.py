@@ -137,8 +137,15 @@ def convert_postgresql_errors(make_error: Callable[[str], Exception]) -> Iterato
         yield
     except failure as error:
         code = error.sqlstate
+        meaning = {
+            "42501": " (a right is missing)",
+            "42P01": " (the table is missing)",
+            "53100": " (its disk is full)",
+        }
         raise make_error(
-            f"PostgreSQL refused: {code}" if code else "PostgreSQL was not reached, or refused the login"
+            f"PostgreSQL refused: {code}{meaning.get(code, '')}"
+            if code
+            else "PostgreSQL was not reached, or refused the login; check the address, PGUSER and PGPASSFILE"
         ) from None
 
 

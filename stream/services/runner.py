@@ -169,6 +169,7 @@ def witness_guard(
         Missing: a witness needs a package that is not installed.
     """
     if not settings.witnesses:
+        log.info("no witness; a rollback of topics and offsets is not detected")
         return SessionGuard()
     from stream.services.witness_guards import AnchoringGuard, WitnessGuard  # noqa: PLC0415  (few have witnesses)
     from stream.witnesses.witness_kinds import open_witnesses  # noqa: PLC0415

@@ -73,11 +73,13 @@ def test_missing_table_or_server_is_an_error_without_secrets(
 ) -> None:
     del witness
     [missing] = open_witnesses(server.address("nothing"))
-    with pytest.raises(WitnessError, match=r"PostgreSQL refused: 42P01$"):
+    with pytest.raises(WitnessError, match=r"PostgreSQL refused: 42P01 \(the table is missing\)$"):
         missing.write(anchor(1))
     [unreachable] = open_witnesses("postgresql://127.0.0.1:9/clinic/public/anchors")
     monkeypatch.setenv("PGPASSWORD", ADMIN)
-    with pytest.raises(WitnessError, match=r"was not reached, or refused the login$") as refused:
+    with pytest.raises(
+        WitnessError, match=r"refused the login; check the address, PGUSER and PGPASSFILE$"
+    ) as refused:
         unreachable.read_newest("sotto")
     assert ADMIN not in str(refused.value)
     assert READER not in str(refused.value)

@@ -10,12 +10,14 @@ from typing import Any, Self
 
 import pytest
 from aiokafka import TopicPartition
+from structlog.testing import capture_logs
 
 from schemas import TrailHead
-from stream.engine.health import Metrics
+from stream.engine.health import Metrics, ServiceHealth
 from stream.kafka.client.adapter import Clients
 from stream.processing.topic_names import Topics
 from stream.services import witness_guards
+from stream.services.runner import witness_guard
 from stream.services.witness_guards import AnchoringGuard, RolledBackError, WatchedWitness, WitnessGuard
 from stream.settings import Settings
 from stream.witnesses.anchor import Anchor, TimeStampVerifier, WitnessError
@@ -347,3 +349,12 @@ async def test_generation_of_an_accepted_rollback_is_continued() -> None:
         guard.note_committed(0, processor)
         await until(lambda: len(witness.anchors) == 3)
     assert witness.anchors[-1].generation == 3
+
+
+@pytest.mark.parametrize("has_witness", [False, True])
+def test_service_without_a_witness_logs_it(tmp_path: Path, has_witness: bool) -> None:
+    """Workers without the setting of the budget service do not detect a rollback."""
+    witnesses = f"file://{tmp_path}/anchors" if has_witness else ""
+    with capture_logs() as logged:
+        witness_guard(Settings(witnesses=witnesses), TOPICS, ServiceHealth("worker"))
+    assert [one["event"].startswith("no witness; ") for one in logged] == [True] * (not has_witness)
