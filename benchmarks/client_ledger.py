@@ -25,11 +25,12 @@ from benchmarks.installation import FOLDER, private_broker
 from benchmarks.programs import service
 from benchmarks.report import Figure, show_figures, write_json
 from sotto import AsyncClient
-from stream import sql
 from stream.engine.restore import create_reader, read_to_end
 from stream.kafka.topic_creation import create_topics
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
+from stream.sql.result_tables import PreparedStatement
+from stream.sql.select_statements import parse_statement
 from stream.tables.demo_tables import ADULT_PATH, adult_source
 
 STREAMS: Final = 5
@@ -93,9 +94,9 @@ def _calls(client: AsyncClient, grants: int) -> dict[str, Callable[[], Awaitable
         return f"source-{number % COPIED_SOURCES}", f"copy-{number}"
 
     async def prepare() -> None:
-        statement = sql.parse_statement(STATEMENT)
+        statement = parse_statement(STATEMENT)
         records = (await client._read_ledger()).records_of(statement.table)  # noqa: SLF001
-        sql.PreparedStatement.prepare(statement, *records, "prepared")
+        PreparedStatement.prepare(statement, *records, "prepared")
 
     return {
         "budget": lambda: client.budget("adult"),

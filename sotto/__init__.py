@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from stream.questions import Results as Results
     from stream.questions.alert_states import Notice as Notice
     from stream.settings import Settings as Settings
-    from stream.sql import StatementError as StatementError
-    from stream.sql import Table as Table
+    from stream.sql.aggregates import StatementError as StatementError
+    from stream.sql.result_tables import Table as Table
     from stream.testing import Driver as Driver
     from stream.testing import NotReproducibleError as NotReproducibleError
 
@@ -57,7 +57,8 @@ _NAMES_BY_MODULE: Final = {
     "stream.questions.alert_states": "Notice",
     "stream.processing.dead_letters": "DeadLetter",
     "stream.settings": "Settings",
-    "stream.sql": "StatementError Table",
+    "stream.sql.aggregates": "StatementError",
+    "stream.sql.result_tables": "Table",
     "stream.testing": "Driver NotReproducibleError",
 }
 _MODULE_OF: Final = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}

@@ -69,7 +69,7 @@ from stream.questions.question_forms import (
 from stream.questions.stream_watch import warn_about_opening
 
 if TYPE_CHECKING:
-    from stream.sql import Table
+    from stream.sql.result_tables import Table
 
 Decoded = TypeVar("Decoded", bound=BaseModel)
 
@@ -380,11 +380,12 @@ class AsyncCalls(ABC):
             >>> [row["sex"] for row in table.rows()]
             ['F', 'M']
         """
-        from stream import sql  # noqa: PLC0415  (the SQL parser is slow to import)
+        from stream.sql.result_tables import PreparedStatement  # noqa: PLC0415  (the SQL parser is slow to import)
+        from stream.sql.select_statements import parse_statement  # noqa: PLC0415  (the SQL parser is slow to import)
 
-        read = sql.parse_statement(statement)
+        read = parse_statement(statement)
         sources, grants = (await self._read_ledger()).records_of(read.table)
-        asking = sql.PreparedStatement.prepare(read, sources, grants, self._new_id(), max_price)
+        asking = PreparedStatement.prepare(read, sources, grants, self._new_id(), max_price)
         results = asking.rejected or await self._ask_queries(asking.queries, timeout)
         return asking.table(results if outcomes or max_price == 0 else results.checked())
 

@@ -19,19 +19,13 @@ from stream.client.blocking_client import Client, SyncCalls
 from stream.errors import Forbidden, Invalid, NotAnswered, SottoError, Timeout, Unknown, Unreachable
 from stream.formatting import ROWS_LEFT_OUT
 from stream.questions.question_forms import ANSWER_TIMEOUT
+from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, INFORMATIVE_SUFFIX, LOW_SUFFIX
 from stream.settings import Settings
-from stream.sql import (
-    ERROR_SUFFIX,
-    HIGH_SUFFIX,
-    INFORMATIVE_SUFFIX,
-    LOW_SUFFIX,
-    Parameters,
-    StatementError,
-    Table,
-    bind_parameters,
-    list_tables,
-    parse_statement,
-)
+from stream.sql.aggregates import StatementError
+from stream.sql.result_tables import Table
+from stream.sql.select_statements import parse_statement
+from stream.sql.statement_text import Parameters, bind_parameters
+from stream.sql.stream_choice import list_tables
 
 __all__ = [
     "BINARY",

@@ -172,10 +172,10 @@ def test_command_without_its_packages_names_the_extra_in_one_line(arguments: lis
 def test_client_alone_checks_a_statement_before_the_question() -> None:
     code = """
 from schemas import Integers
-from stream import sql
+from stream.sql.select_statements import parse_statement
 from stream.tables.predicates import PredicateParser
 
-sql.parse_statement("SELECT COUNT(*) FROM t WHERE age > 3")
+parse_statement("SELECT COUNT(*) FROM t WHERE age > 3")
 PredicateParser({"age": Integers(kind="integers", minimum=0, maximum=9)}).parse("age > 3")
 """
     done = run(WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=code))

@@ -27,17 +27,9 @@ from stream.formatting import NOT_INFORMATIVE, format_error_bound, format_estima
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
 from stream.questions.question_forms import ANSWER_TIMEOUT
-from stream.questions.result_text import ends_of
-from stream.sql import (
-    ERROR_SUFFIX,
-    HIGH_SUFFIX,
-    INFORMATIVE_SUFFIX,
-    LOW_SUFFIX,
-    StatementError,
-    Table,
-    format_cost,
-    format_price,
-)
+from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, INFORMATIVE_SUFFIX, LOW_SUFFIX, ends_of
+from stream.sql.aggregates import StatementError
+from stream.sql.result_tables import Table, format_cost, format_price
 
 
 def sql(

@@ -18,7 +18,6 @@ from pydantic import Field, StringConstraints
 from schemas import Amount, Answer, GrantRecord, Query, SourceRecord, TableSource
 from schemas.base import EventId
 from schemas.queries import MaxPrice
-from stream import sql
 from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden, Invalid, SottoError, Timeout, Unknown
 from stream.formatting import find_closest_name
@@ -31,7 +30,9 @@ from stream.privacy.composition.costs import last_promised_answer
 from stream.questions import Result, Results
 from stream.questions.result_text import is_charged, next_costs, total_cost
 from stream.settings import Settings
-from stream.sql.select_statements import MAX_STATEMENT_LENGTH
+from stream.sql.result_tables import PreparedStatement
+from stream.sql.select_statements import MAX_STATEMENT_LENGTH, parse_statement
+from stream.sql.stream_choice import choose_stream
 
 ANSWER_SECONDS: Final = 30.0
 """Seconds to wait for answers; afterwards a client may repeat the request with the same ids."""
@@ -247,7 +248,7 @@ def _example_statement(source: SourceRecord, grant: GrantRecord) -> str | None:
     for listed, group in columns:
         statement = " ".join(["SELECT", listed, "FROM", stream, *([] if group is None else ["GROUP BY", group])])
         try:
-            sql.choose_stream(sql.parse_statement(statement), [source], [grant])
+            choose_stream(parse_statement(statement), [source], [grant])
         except (Invalid, Unknown):
             continue
         return statement
@@ -276,8 +277,8 @@ async def ask_question(tables: MonitorTables, asker: Asker | None, query: Query)
 def price_statement(tables: MonitorTables, text: StatementText) -> StatementPrice:
     """Return the questions of a SELECT and their cost, without asking them."""
     try:
-        parsed = sql.parse_statement(text.statement)
-        prepared = sql.PreparedStatement.prepare(parsed, *_sources_and_streams(tables, parsed.table), "price")
+        parsed = parse_statement(text.statement)
+        prepared = PreparedStatement.prepare(parsed, *_sources_and_streams(tables, parsed.table), "price")
     except (Unknown, Invalid) as error:
         raise _statement_problem(error) from None
     grant, source = prepared.target.grant, prepared.target.source
@@ -305,11 +306,11 @@ def _statement_problem(error: Unknown | Invalid) -> ProblemError:
 async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: Statement) -> StatementAnswered:
     """Ask all questions of a SELECT and return its rows and cost."""
     try:
-        parsed = sql.parse_statement(statement.statement)
+        parsed = parse_statement(statement.statement)
         if asker is not None and (asked := asker.find_asked_stream(f"{statement.id}-0")) is not None:
             # A repeated statement goes to the same stream, although another stream may be cheaper now.
             parsed = replace(parsed, table=asked)
-        prepared = sql.PreparedStatement.prepare(
+        prepared = PreparedStatement.prepare(
             parsed, *_sources_and_streams(tables, parsed.table), statement.id, statement.max_price
         )
     except (Unknown, Invalid) as error:

@@ -19,8 +19,9 @@ from stream.client.ledger_reader import FollowedLedger, OpeningReader
 from stream.client.ledger_view import LedgerView
 from stream.errors import Unknown, Unreachable
 from stream.processing.protocol import Record
-from stream.sql import choose_stream, parse_statement
+from stream.sql.select_statements import parse_statement
 from stream.sql.statement_questions import MAX_QUESTIONS
+from stream.sql.stream_choice import choose_stream
 from tests import builders
 from tests.unit.client.outside import DOCUMENT, ROWS
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sotto import StatementError
-from stream.sql import bind_parameters
-from stream.sql.statement_text import tokenize
+from stream.sql.statement_text import bind_parameters, tokenize
 
 values = st.one_of(
     st.text(),

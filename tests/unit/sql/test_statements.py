@@ -11,7 +11,8 @@ import sqlglot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.sql import AnswerColumn, GroupColumn, StatementError, parse_statement
+from stream.sql.aggregates import AnswerColumn, StatementError
+from stream.sql.select_statements import GroupColumn, parse_statement
 from stream.sql.statement_clauses import Comparison, satisfies_having
 
 

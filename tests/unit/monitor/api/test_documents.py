@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream.monitor.api.openapi import build_document
 from stream.monitor.api.routes import ANSWERS_PATH, ROUTES
 from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
-from stream.sql import StatementError, parse_statement
+from stream.sql.aggregates import StatementError
+from stream.sql.select_statements import parse_statement
 from tests.unit.monitor.installation import HIGH, LOW, VIEWER, Installation, bearer, get, spec
 
 

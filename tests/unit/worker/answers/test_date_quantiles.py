@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sotto import Driver, Rejected
-from stream.sql import StatementError
+from stream.sql.aggregates import StatementError
 from tests.builders import installation, source, stream
 
 FIRST = date(2024, 1, 1)

@@ -11,7 +11,7 @@ from schemas import Answer, Query
 from sotto import Driver
 from stream.errors import Invalid, Rejected
 from stream.questions.question_forms import DEFAULT_MAX_PRICE, set_default_max_price
-from stream.sql import format_price
+from stream.sql.result_tables import format_price
 from tests.builders import KEY, source, stream
 
 COUNT: dict[str, Any] = {"where": "age >= 3"}

@@ -9,7 +9,7 @@ import pytest
 from schemas import MAX_ANSWER_BYTES, MAX_KEY_BYTES, MAX_KEYS, GrantRecord
 from sotto import Driver, Invalid, Refused, Rejected, Result
 from stream.privacy.mechanisms.releases import ReleasedGroup, count_fitting_groups
-from stream.sql import StatementError
+from stream.sql.aggregates import StatementError
 from tests.builders import installation, source, stream
 
 DIAGNOSES = ["flu"] * 300 + ["cold"] * 500 + ["Flu"] * 200 + ["rare"] + [f"once {n}" for n in range(99)]
