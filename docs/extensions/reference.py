@@ -24,6 +24,7 @@ from schemas import Mechanism, Source, StandingQuery, StreamSpec, Windows
 from stream.alerts.alerts_file import AlertmanagerTarget, AlertsFile, WebhookTarget
 from stream.cli.app import app as command_line
 from stream.dev.contract_events import CHANNELS, EVENTS
+from stream.dev.contract_files import build_document
 from stream.dev.shipped_cases import cases_of
 from stream.kafka.acls import AclRole, Operation, Resource, role_access
 from stream.kafka.topic_layouts import layout
@@ -88,8 +89,10 @@ def key_variables() -> str:
 def events() -> str:
     """Every event, topic by topic."""
     parts = []
+    bindings = {name: channel["bindings"]["kafka"] for name, channel in build_document()["channels"].items()}
     for channel in CHANNELS:
-        compacted = " Compacted." if channel.compacted else ""
+        policy = bindings[channel.name]["topicConfiguration"]["cleanup.policy"]
+        compacted = " Compacted." if "compact" in policy else ""
         parts.append(
             f"## `{channel.name}`\n\n{channel.summary} Written by {channel.writer}, keyed by {channel.key}.{compacted}"
         )
