@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -63,7 +64,11 @@ async def test_choice_offers_attributes_whose_values_are_candidates(open_page: O
         await expect(page.get_by_role("region", name="Answer").first).to_contain_text("[18.5, 30)")
         await values.select_option("in")
         await ask(page)
-        await expect(page.get_by_role("region", name="Answer").first).to_contain_text("Answered: yes")
+        answer = page.get_by_role("region", name="Answer").first
+        await expect(answer).to_contain_text("Answered: yes")
+        await expect(answer).to_contain_text(
+            re.compile(r"It may be up to \d\S* below the best\..*; 1 charged answer is left\.")
+        )
     bins, words = ([(one.name, one.where) for one in asked.candidates or ()] for asked in scene.asks)
     assert bins == [
         ("[0, 18.5)", "bmi < 18.5"),
@@ -83,6 +88,19 @@ async def test_answer_of_exactly_zero_has_a_chart(open_page: OpenPage) -> None:
         chart = page.get_by_role("region", name="Answer").first.get_by_role("img")
         await expect(chart.locator(".estimate")).to_have_count(1)
         await expect(chart.locator(".tick.name")).to_have_text("count(*)")
+
+
+async def test_question_to_a_stream_closed_meanwhile_shows_no_price(open_page: OpenPage) -> None:
+    scene = people(counts={"kind": "laplace", "answers": 3})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        await expect(page.get_by_text("The next answer costs")).to_be_visible()
+        scene.driver.close("people", "counts")
+        scene.flow()
+        await ask(page)
+        await expect(page.get_by_text("It is closed, and answers nothing")).to_be_visible()
+        await expect(page.get_by_text("The next answer costs")).to_be_hidden()
+        await expect(page.get_by_text("charged answers are left")).to_be_hidden()
 
 
 async def test_any_value_of_a_large_attribute_makes_a_cell(open_page: OpenPage) -> None:

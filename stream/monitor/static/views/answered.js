@@ -35,8 +35,9 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   const ends = answer.choice && answer.choice_intervals ? ` (${INTERVAL} ${answer.choice_intervals[0].join(" … ")})` : "";
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}${ends}` : OUTCOMES[answer.outcome];
   const of = versionsOf([answer]);
+  const below = answer.choice && !ofRanks && typeof answer.alpha === "number" ? [`It may be up to ${bound(answer.alpha)} below the best.`] : [];
   const table = !numbers.length && answer.choices ? tableOf([...names, "value", ...(answer.choice_intervals ? [INTERVAL] : [])], rows.map((row) => [...names.map((name) => row[name]), row.choice, ...(answer.choice_intervals ? [`${row.interval_low} … ${row.interval_high}`] : [])]), of) : !numbers.length && (answer.keys || answer.top_groups) ? tableOf(names, rows.map((row) => names.map((name) => row[name])), of) : numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : []), ...(marked ? [""] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, ofRanks ? null : row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.published, row.interval_low, row.interval_high)] : []), ...(marked ? [row.informative === false ? "not informative" : ""] : [])]), of) : null;
-  return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...describeTypicalError(answer, title === FORMS.fraction), ...describeVersions(table ? [] : of)], warnings, labels, table);
+  return card(head, answer, { cost, charged }, [...below, ...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...describeTypicalError(answer, title === FORMS.fraction), ...describeVersions(table ? [] : of)], warnings, labels, table);
 }
 
 /** The price of a question that was over its limit, with a button if `confirmed` asks it without one; otherwise its answer. */
@@ -72,7 +73,8 @@ export function statementAnswered({ stream, columns: all, rows: published, cost,
 
 function card(title, answer, price, sentences, warnings, labels, table) {
   const chart = labels.length ? barChart(labels) : null;
-  const spent = answer.spent ? `The stream has spent ${amount(answer.spent)}${answer.tops_left === null || answer.tops_left === undefined ? "" : `; ${count(answer.tops_left)} charged answers are left`}.` : "";
+  const left = answer.outcome === "halted" ? null : (answer.tops_left ?? null);
+  const spent = answer.spent ? `The stream has spent ${amount(answer.spent)}${left === null ? "" : `; ${plural(left, "charged answer is", "charged answers are")} left`}.` : "";
   const element = make(
     "section",
     { class: "card answered", "aria-label": "Answer", "data-outcome": answer.outcome },

@@ -149,7 +149,7 @@ export function askView({ query, session }) {
       pending = null;
       tell("", "");
       keep({ ...show(answer), wanted, text, request: fields, answer });
-      showPrice(() => true);
+      answer.answer?.outcome === "halted" ? choose() : showPrice(() => true);
     } catch (error) {
       if (!error.retriable) {
         pending = null;
@@ -191,7 +191,7 @@ export function askView({ query, session }) {
       return;
     }
     const row = offered.find((one) => one.stream === asked);
-    const answers = row?.state !== "exhausted" || !row.reason;
+    const answers = row?.state === "open" || (row?.state === "exhausted" && !row.reason);
     setText(price, question && answers ? describePrice(free, charged, row?.mechanism ?? "", question.takesAlpha) : "");
     if (sql.value === suggested) {
       sql.value = suggested = statement ?? "";
@@ -221,6 +221,7 @@ export function askView({ query, session }) {
       const source = declaration.source;
       const mechanism = detail.spec.mechanism.kind;
       const { state, reason } = detail.row;
+      Object.assign(offered.find((one) => one.stream === detail.row.stream) ?? {}, { state, reason });
       const rest = state === "exhausted" && !reason ? " It is exhausted: its grant pays only for cheap questions with a requested error." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
       about.replaceChildren(link(route("streams", [stream.value]), stream.value), `: ${mechanismName(mechanism)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : rest);
       if (source.kind === "events") {
