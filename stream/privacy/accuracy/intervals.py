@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from stream.optional_packages import np, special
 from stream.privacy.accuracy.noise_laws import (
@@ -24,10 +24,7 @@ from stream.privacy.accuracy.noise_laws import (
     variance_of,
 )
 from stream.privacy.composition.gaussian_losses import LEAST_VARIANCE
-from stream.privacy.noise.samplers import Gaussian, Symmetric
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from stream.privacy.noise.samplers import Floats, Gaussian, Symmetric
 
 CONFIDENCE: Final = 0.95
 """Probability that an interval contains the true number."""
@@ -199,7 +196,7 @@ def _transformed_half_width(rate: float, terms: int, span: int, miss: float) -> 
     return half_width_of_transform(terms * logs, size, miss)
 
 
-def half_width_of_transform(logs: NDArray[np.float64], size: int, miss: float) -> int:
+def half_width_of_transform(logs: Floats, size: int, miss: float) -> int:
     """Return the least k with P(|S| > k) ≤ ``miss`` from the logarithms of the characteristic function of S."""
     masses = np.fft.irfft(np.exp(logs), size)[: size // 2]
     tails = 1.0 - (2.0 * np.cumsum(masses) - masses[0])

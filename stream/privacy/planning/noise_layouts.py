@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from schemas import Method, SparseVectorCalibration
 from stream.optional_packages import np, optimize
@@ -28,9 +28,7 @@ from stream.privacy.accuracy.sparse_vector_accuracy import (
 )
 from stream.privacy.composition.losses import top_number_rate, tops_epsilon
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon, round_fraction_down
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from stream.privacy.noise.samplers import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +133,7 @@ def _least_failure(
     shift, *logits = start
     tail = negligible_probability(layout_for(_split_at(logits)), beta)
 
-    def log_failure(point: NDArray[np.float64]) -> float:
+    def log_failure(point: Floats) -> float:
         shift_share, layout = float(point[1]), layout_for(_split_at([point[0], *point[2:]]))
         failure = failure_bound(layout, alpha, round(shift_share * alpha), blocks=_BLOCKS, tail=tail)
         return math.log(max(failure, 1e-300))
@@ -149,7 +147,7 @@ def _least_failure(
     return [float(optimum.x[1]) * alpha, *np.delete(optimum.x, 1).tolist()]
 
 
-def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> EpsilonSplit:
+def _split_at(logits: Sequence[float] | Floats) -> EpsilonSplit:
     fractions = [_inverse_logit(float(logit)) for logit in logits]
     return EpsilonSplit(*fractions)
 

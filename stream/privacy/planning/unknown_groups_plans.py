@@ -15,7 +15,7 @@ from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from schemas import MAX_TEXTS, StreamSpec, UnknownGroups, UnknownGroupsCalibration
 from stream.optional_packages import np
@@ -23,11 +23,8 @@ from stream.privacy.accuracy.intervals import CONFIDENCE
 from stream.privacy.accuracy.noise_laws import least_passing, part_failure, two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import optimal_round_epsilon, round_fraction_down
-from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler, to_decimal
+from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, Words, sampler, to_decimal
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 MOST_WINDOW_BYTES: Final = 600 * 1024
 """Maximum size of a window's texts by ``text_size``, in bytes; a record of the topic ``queries`` has room for it."""
@@ -326,7 +323,7 @@ MAX_RULE: Final = 1 << 17
 _BITS: Final = 128
 _SLACK: Final = Decimal(10) ** -60
 
-Rule: TypeAlias = "npt.NDArray[np.uint64]"
+Rule: TypeAlias = Words
 """For 0, 1, 2, … people, the number of words out of ``CERTAIN`` with which their text is released."""
 
 
