@@ -34,7 +34,7 @@ from schemas import (
 from schemas.calendars import format_day
 from stream.tables.expressions import FALSE, Codes, Predicate, attributes_of, conjunction, evaluate, make_leaf
 from stream.tables.sensitivity import ordered_values
-from stream.tables.table_errors import PredicateError
+from stream.tables.table_errors import MONDAY_IS_1, PredicateError
 
 
 def warn_about_clamping(
@@ -57,7 +57,8 @@ def warn_about_clamping(
     ends = _describe_ends(attributes, predicates, query.where, groups)
     ranked = () if query.quantile is None else (query.quantile,)
     others = _describe_other_categories(attributes, predicates, query.where, (*groups, *ranked))
-    return (*lines, *_describe_person_sum(attributes, query), *ends, *others)
+    days = _describe_weekdays(attributes, predicates, (*groups, *ranked))
+    return (*lines, *_describe_person_sum(attributes, query), *ends, *others, *days)
 
 
 def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
@@ -74,6 +75,7 @@ def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
         *_describe_steps(source.attributes, (name, *groups)),
         *_describe_ends(source.attributes, where, standing.where, groups),
         *_describe_other_categories(source.attributes, where, standing.where, groups),
+        *_describe_weekdays(source.attributes, where, (name, *groups)),
     )
 
 
@@ -169,6 +171,20 @@ def _describe_other_categories(
         f"'{name}': '{getattr(attributes[name], 'other', None)}' also counts missing and undeclared categories"
         for name in others
         if name in named
+    )
+
+
+def _describe_weekdays(
+    attributes: Mapping[str, Domain], predicates: Iterable[str], names: Iterable[str | None]
+) -> tuple[str, ...]:
+    """Describe the numbers of weekdays, because other programs begin with 0 or with Sunday."""
+    texts = [*filter(None, names), *predicates]
+    return tuple(
+        f"'{name}': {MONDAY_IS_1}"
+        for name, domain in attributes.items()
+        if isinstance(domain, Dates)
+        and domain.granularity == "weekday"
+        and any(name.casefold() in text.casefold() for text in texts)
     )
 
 

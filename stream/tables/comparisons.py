@@ -19,7 +19,7 @@ from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
 from schemas.calendars import LiteralPeriod, parse_period
 from stream.formatting import find_name_in_other_case
 from stream.tables.expressions import FALSE, TRUE, AllOf, Codes, Predicate, conjunction, make_leaf, negation
-from stream.tables.table_errors import PredicateError, quote_name, quote_names, to_nfc
+from stream.tables.table_errors import MONDAY_IS_1, PredicateError, quote_name, quote_names, to_nfc
 
 Operator = Literal["=", "<>", "<", "<=", ">", ">="]
 _NEGATED: Final = frozenset({"<>", ">=", ">"})
@@ -121,7 +121,11 @@ class Attribute:
 
     def _require_number(self, literal: Constant) -> Decimal:
         if isinstance(literal, str):
-            raise PredicateError(f"{quote_name(self.name)} is numeric; write numbers without quotes", literal)
+            is_weekday = isinstance(self.domain, Dates) and self.domain.granularity == "weekday"
+            days = f" ({MONDAY_IS_1})" if is_weekday else ""
+            raise PredicateError(
+                f"{quote_name(self.name)} is numeric; write numbers without quotes{days}", literal
+            )
         return literal
 
     def _compare_category(self, domain: Categories, operator: Operator, literal: Constant) -> Predicate:

@@ -11,6 +11,7 @@ from stream.formatting import find_name_in_other_case
 MAX_MESSAGE_LENGTH = 300
 _MAX_QUOTED_LENGTH = 60
 _MAX_QUOTED_NAMES_LENGTH = 120
+MONDAY_IS_1: Final = "1 is Monday, 7 is Sunday"
 
 
 def to_one_line(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:

@@ -44,7 +44,7 @@ from stream.privacy.composition.costs import charged_answers, displayed_state, o
 from stream.processing.protocol import MODEL_NOT_ASKED_REASON
 from stream.questions.clamped_values import range_text
 from stream.questions.result_text import quote_formula
-from stream.tables.table_errors import quote_names
+from stream.tables.table_errors import MONDAY_IS_1, quote_names
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
 _COUNTED_CHARGES: Final = {
@@ -191,7 +191,8 @@ def describe_values(domain: Domain) -> str:
         case Dates(part=None):
             text = f"{range_text(domain)} by {domain.granularity}"
         case Dates():
-            return f"{domain.granularity}, {domain.values()[0]} to {domain.values()[-1]}"
+            days = f"; {MONDAY_IS_1}" if domain.granularity == "weekday" else ""
+            return f"{domain.granularity}, {domain.values()[0]} to {domain.values()[-1]}{days}"
         case Decimals():
             text = f"{range_text(domain)} in steps of {domain.step:.15g}"
         case Bins():

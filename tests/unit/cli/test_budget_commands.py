@@ -123,7 +123,7 @@ def test_source_show_has_attributes_person_and_contribution(driver: Driver) -> N
         ("age", "0 to 9; others do not count"),
         ("price", "-100 to 400 in steps of 0.5"),
         ("day", "2024-01-01 to 2024-12-31 by day"),
-        ("weekday", "weekday, 1 to 7"),
+        ("weekday", "weekday, 1 to 7; 1 is Monday, 7 is Sunday"),
         ("bmi", "10 to 30.5 in 2 bins"),
         ("note", "private, at most 20 bytes"),
     ):

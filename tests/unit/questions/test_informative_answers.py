@@ -343,6 +343,23 @@ def test_bound_between_two_steps_says_what_counts(low: int, bound: int, expected
 
 
 @pytest.mark.parametrize(
+    ("asked", "is_said"),
+    [
+        ({"group_by": ["dow"]}, True),
+        ({"where": "DOW >= 6"}, True),
+        ({"quantile": "dow"}, True),
+        ({"where": "age < 5"}, False),
+    ],
+)
+def test_answers_about_weekdays_say_which_day_is_1(asked: dict[str, Any], is_said: bool) -> None:
+    """Elsewhere weekdays begin with 0 or with Sunday."""
+    days = {"dow": {"kind": "date", "granularity": "weekday"}, "age": 10}
+    table = parse_source(source("t", "table", path="t.csv", attributes=days))
+    warnings = _answer({"estimate": 900.0}).with_question(_query(asked), table).question_warnings
+    assert [one for one in warnings if "Monday" in one] == ["'dow': 1 is Monday, 7 is Sunday"] * is_said
+
+
+@pytest.mark.parametrize(
     ("step", "asked", "rounded"),
     [
         (100, {"mean": "cost"}, True),
