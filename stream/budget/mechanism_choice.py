@@ -280,14 +280,5 @@ def opening_warning(
     return describe_uninformative(chosen.spec, calibration, facts, source, expected)
 
 
-def require_informative(
-    chosen: ChosenStream, calibration: Calibration, source: Source, table_rows: Callable[[], int]
-) -> None:
-    """Raise RefusedError if the promise of an opening is not informative."""
-    warning = opening_warning(chosen, calibration, source, table_rows)
-    if warning is not None:
-        raise RefusedError(f"promise: {warning}; to open the stream anyway, acknowledge it (--force)")
-
-
 def _with_mechanism(asked: OpeningSpec, mechanism: Any) -> StreamSpec:
     return StreamSpec.model_validate({**dict(asked), "mechanism": mechanism})

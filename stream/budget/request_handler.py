@@ -29,7 +29,7 @@ from schemas import (
     subject_of,
 )
 from stream.budget.decision_records import ControlPublisher
-from stream.budget.mechanism_choice import choose_mechanism, require_informative
+from stream.budget.mechanism_choice import choose_mechanism, opening_warning
 from stream.budget.openings import (
     AccountPeriods,
     describe_period_budget,
@@ -195,8 +195,10 @@ class RequestHandler:
         chosen = choose_mechanism(request.stream, account.source, count_rows)
         spec = self._complete_spec(chosen.spec, account.source)
         calibration = plan_stream(spec, account.source, count_rows)
-        if request.informative:
-            require_informative(replace(chosen, spec=spec), calibration, account.source, count_rows)
+        if request.informative and (
+            warning := opening_warning(replace(chosen, spec=spec), calibration, account.source, count_rows)
+        ):
+            raise RefusedError(f"promise: {warning}; to open the stream anyway, acknowledge it (--force)")
         incarnation = self.periods.new_incarnation(record)
         self.periods.open_stream(account, spec, calibration, incarnation, request.analyst, outputs)
         if spec.standing is None:

@@ -164,8 +164,12 @@ def _build_sections(group: TallyGroup, changes: StepChanges) -> Iterator[tuple[_
     for (number, quantity), places in changes.cells.items():
         yield from _encode_cells(group.tallies[number], quantity, places, start_of_row)
     for (number, quantity), texts in changes.texts.items():
+        facts = number, quantity.by, quantity.counts_people, quantity.most_bytes
         for row, changed in texts.items():
-            yield _encode_texts(group.tallies[number], quantity, row, start_of_row[row], changed)
+            all_counts = group.tallies[number].texts[quantity].counts(row)
+            counts = None if all_counts is None else {text: all_counts[text] for text in changed}
+            # They fit into a piece, because all texts of a window have at most ``MOST_WINDOW_BYTES``.
+            yield _TextsSection(*facts, start_of_row[row], counts), window_text_size(changed) + _overhead(0)
 
 
 def _encode_people(
@@ -201,19 +205,6 @@ def _encode_cells(
         )
         size = len(found.window_indices) + len(found.cells) + len(found.counts) + len(found.sums)
         yield found, size + _overhead(len(found.windows))
-
-
-def _encode_texts(
-    tally: Tally, quantity: CountedQuantity, row: int, start: int, changed: Sequence[bytes]
-) -> tuple[_Section, int]:
-    """Return the counts of some texts of a window.
-
-    The counts fit into a piece, because all texts of a window have at most ``MOST_WINDOW_BYTES``.
-    """
-    all_counts = tally.texts[quantity].counts(row)
-    counts = None if all_counts is None else {text: all_counts[text] for text in changed}
-    found = _TextsSection(tally.number, quantity.by, quantity.counts_people, quantity.most_bytes, start, counts)
-    return found, window_text_size(changed) + _overhead(0)
 
 
 def _split_rows(count: int, size: int) -> Iterator[slice]:

@@ -76,24 +76,16 @@ async def create_topics(settings: Settings) -> CreatedTopics:
         existing = {name: described[name] for name in present if described.get(name)}
         topics = Topics(settings.prefix, _choose_partition_count(settings, existing))
         missing = [wanted for wanted in layout(topics) if wanted.name not in listed]
-        _require_own_names(settings.prefix, listed)
+        _require_no_name_conflict(settings.prefix, listed)
+        if (others := conflicting_prefixes(settings.prefix)) and not installation_exists(settings.prefix, listed):
+            raise TopicsError(
+                f"{variable_of('prefix')}: '{settings.prefix}' could share names of topics or groups with an installation '{others[-1]}'; "
+                "choose a prefix that does not contain '.feed', '-feed' or '-alerts'"
+            )
         await create_missing(admin, missing, replication)
         differences = await _find_differences(admin, settings, topics, existing)
     await read_topics(settings, attempts=_ATTEMPTS)
     return CreatedTopics([wanted.name for wanted in missing], topics.partitions, replication, brokers, differences)
-
-
-def _require_own_names(prefix: str, listed: Collection[str]) -> None:
-    """Refuses a prefix that shares names with another installation.
-
-    TopicsError if such an installation exists, or this installation is new and a later one could share its names.
-    """
-    _require_no_name_conflict(prefix, listed)
-    if (others := conflicting_prefixes(prefix)) and not installation_exists(prefix, listed):
-        raise TopicsError(
-            f"{variable_of('prefix')}: '{prefix}' could share names of topics or groups with an installation '{others[-1]}'; choose a prefix "
-            "that does not contain '.feed', '-feed' or '-alerts'"
-        )
 
 
 def _require_no_name_conflict(prefix: str, listed: Collection[str]) -> None:

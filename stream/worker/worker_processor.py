@@ -170,26 +170,15 @@ class QueryProcessor:
         for place, query, answer in batch.retired:
             answers[place] = self._reply_publisher.encode_retired(query, answer)
         in_columns = self._answer_admitted(admitted, answers, outputs)
-        outputs.extend(
-            self._topics.answers, self._partition, self._merge_answers(records, admitted, answers, in_columns)
-        )
+        merged: Sequence[Message] = in_columns
+        if answers or not isinstance(records, RecordColumns):
+            answers = answers or [None] * len(records)
+            for place, message in zip(admitted.rows.places.tolist(), in_columns, strict=True):
+                answers[place] = message
+            merged = with_answer_headers(self._topics.answers, records, answers)
+        outputs.extend(self._topics.answers, self._partition, merged)
         self._write_progress(outputs, records[-1], charged)
         return outputs
-
-    def _merge_answers(
-        self,
-        records: Sequence[RecordLike],
-        batch: AdmittedBatch,
-        answers: list[Message | None],
-        in_columns: Sequence[Message],
-    ) -> Sequence[Message]:
-        """Return all answers with headers, in the order of their records; in columns if possible."""
-        if not answers and isinstance(records, RecordColumns):
-            return in_columns
-        answers = answers or [None] * len(records)
-        for place, answer in zip(batch.rows.places.tolist(), in_columns, strict=True):
-            answers[place] = answer
-        return with_answer_headers(self._topics.answers, records, answers)
 
     def _take_shares(self, batch: QueryBatch) -> Sequence[int]:
         """Store the fair shares after a batch, and return the slots whose shares have changed."""
