@@ -157,7 +157,7 @@ class ReadinessReader:
                     for record in records:
                         self._note_report(record.value)
         except KafkaError:
-            pass  # the services report what is wrong with Kafka
+            pass  # the services report problems of Kafka
         finally:
             self._is_positioned.set()
             self._is_ready.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from schemas import (
     moment_ms,
 )
 from stream.client.async_client import AsyncClient
+from stream.client.client_calls import require_accepted
 from stream.dev.demo_installation import (
     ANSWER_TIMEOUT,
     LATE_MINUTES,
@@ -141,8 +143,7 @@ async def run_demo(running: DemoInstallation, progress: DemoProgress, *, queries
         specs = build_streams(per_stream)
         await client.requests([RegisterSource(request=source.source, source=source) for source in build_sources()])
         for receipt in await client.requests([OpenStream(request=spec.stream, stream=spec) for spec in specs]):
-            if receipt.outcome != "opened":
-                raise RuntimeError(f"stream {receipt.stream} was not opened: {receipt.reason}")
+            require_accepted(receipt)
         names = [source.source for source in build_sources()]
         calibrations = {
             grant.spec.stream: grant.calibration for name in names for grant in await client.list_streams(name)
@@ -320,22 +321,24 @@ async def _publish_departures(client: AsyncClient, reader: DemoAnswers) -> None:
 def _live_report(
     answers: list[Result], alpha: float, published: int, seconds: float, budget: SourceRecord
 ) -> DemoReport:
-    exact = exact_counts()
-    no_departures = Truth(0, 0)
+    exact, places = exact_counts(), _all_places()
+
+    def truth_of(place: WindowAirport) -> Truth:
+        return exact.get(place, Truth(0, 0))
+
     answered = [answer for answer in answers if answer.index is not None]
     answered_places = [_place_of(answer) for answer in answered]
     ended = any(answer.tops_left == 0 for answer in answered)
-    expected_places = _all_places()[: len(answered_places)]
     alerts = {place for place, answer in zip(answered_places, answered, strict=True) if answer.outcome == "above"}
     wrong = sum(
-        _is_beyond(answer.outcome, exact.get(place, no_departures).aircraft, alpha)
+        _is_beyond(answer.outcome, truth_of(place).aircraft, alpha)
         for place, answer in zip(answered_places, answered, strict=True)
     )
     checks = [
         Check(
             "each window of each airport is asked once, in order",
-            f"{len(_all_places()):,} windows and airports, {len(answered_places):,} answered, {len(answered_places) - len(set(answered_places))} twice",
-            answered_places == expected_places and (ended or len(answered_places) == len(_all_places())),
+            f"{len(places):,} windows and airports, {len(answered):,} answered, {len(answered) - len(set(answered_places))} twice",
+            answered_places == places[: len(answered)] and (ended or len(answered) == len(places)),
         ),
         Check(
             "above and below are right within the promised α",
@@ -349,7 +352,7 @@ def _live_report(
         ),
     ]
     worst = sorted(exact, key=lambda place: -exact[place].aircraft)
-    shown = sorted(alerts | set(worst[:WORST_SHOWN]), key=lambda place: -exact.get(place, no_departures).aircraft)
+    shown = sorted(alerts | set(worst[:WORST_SHOWN]), key=lambda place: -truth_of(place).aircraft)
     return DemoReport(
         checks,
         {
@@ -365,8 +368,7 @@ def _live_report(
                     "window": place[0],
                     "origin": place[1],
                     "rank": worst.index(place) + 1 if place in exact else None,
-                    "aircraft": exact.get(place, no_departures).aircraft,
-                    "departures": exact.get(place, no_departures).departures,
+                    **asdict(truth_of(place)),
                     "alert": place in alerts,
                 }
                 for place in shown

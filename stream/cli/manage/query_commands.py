@@ -60,7 +60,7 @@ _REQUIRED_OPTIONS: Final = {
     "bound": "--person-sum",
     "top": "--group-by",
 }
-"""For each field that asks no question by itself, the option that it belongs to."""
+"""For each field that belongs to another field's question, the option of that field."""
 
 _COMPARED_STREAMS: Final = 1_000
 """Maximum number of streams whose names are compared with an unknown name."""
