@@ -158,9 +158,9 @@ COLUMNS: Final = (
     *("time", "stream", "id", "question", "outcome", "index", "window_start", "window_end", "group"),
     *("position", "estimate", "choice", "alpha", "interval_low", "interval_high", "typical_error", "informative"),
     *("alpha_unit", "basis", "version", "price", "cost_epsilon", "cost_delta", "cost_rho"),
-    *("spent_epsilon", "spent_delta", "spent_rho", "tops_left", "reason"),
+    *("spent_epsilon", "spent_delta", "spent_rho", "tops_left", "reason", "warnings"),
 )
-"""Columns of the CSV. Each number of an answer has a line; only the first line has ``question``."""
+"""Columns of the CSV. Each number of an answer has a line; only the first line has ``question`` and ``warnings``."""
 
 
 def answers_as_csv(rows: Sequence[AnswerRow]) -> Iterator[str]:
@@ -191,8 +191,16 @@ def answers_as_lines(rows: Sequence[AnswerRow]) -> Iterator[str]:
             "time": format_time(row.time),
             **row.answer.model_dump(mode="json", exclude_none=True),
             **row.model_dump(mode="json", include={"question", "warnings", "cost"}, exclude_none=True),
+            "warnings": _saved_warnings(row),
         }
         yield json.dumps(document, ensure_ascii=False) + "\n"
+
+
+def _saved_warnings(row: AnswerRow) -> list[str]:
+    """Return all warnings of an answer, because a file is read without the source's page."""
+    if row.question is None or not isinstance(row.answer, Result):
+        return row.warnings
+    return list(row.answer.question_warnings)
 
 
 def _csv_cells(row: AnswerRow) -> Iterator[dict[str, Any]]:
@@ -204,6 +212,7 @@ def _csv_cells(row: AnswerRow) -> Iterator[dict[str, Any]]:
         "time": format_time(row.time),
         "alpha_unit": getattr(answer, "alpha_unit", "").strip() or None,
         "question": None if question is None else json.dumps(question, ensure_ascii=False),
+        "warnings": "; ".join(_saved_warnings(row)) or None,
         **{name: getattr(answer, name) for name in ("index", "basis", "version", "price", "tops_left", "reason")},
         **_amount_cells("cost", row.cost),
         **_amount_cells("spent", answer.spent),
@@ -213,7 +222,7 @@ def _csv_cells(row: AnswerRow) -> Iterator[dict[str, Any]]:
         group = {name: value for name, value in number.items() if name not in {*COLUMNS, "rows_per_person"}}
         cells["group"] = ", ".join(f"{name}={value}" for name, value in group.items()) or None
         yield {name: quote_formula(value) for name, value in {**common, **cells}.items()}
-        common["question"] = None  # 2 KB in each of 100,000 lines would be 200 MB
+        common["question"] = common["warnings"] = None  # 2 KB in each of 100,000 lines would be 200 MB
 
 
 def _amount_cells(name: str, amount: Amount | None) -> dict[str, float | None]:

@@ -88,6 +88,12 @@ async def test_answer_route_shows_question_of_own_answer_only() -> None:
         assert [row["group"] for row in rows] == ["sex=F", "sex=M", ""]
         assert json.loads(rows[0]["question"]) == {"where": question["where"], "group_by": ["sex"]}
         assert rows[1]["question"] == ""  # else a long question would be repeated 100,000 times
+        # The file also has the warning that incomplete rows are left out; the page shows it once, on the source.
+        saved = answered["warnings"][:2]
+        assert [row["warnings"] for row in rows] == ["; ".join(saved), "", ""]
+        async with client.get("/api/streams/counts/answers.jsonl", headers=bearer(VIEWER)) as response:
+            lines = [json.loads(line) for line in (await response.text()).splitlines()]
+        assert [line["warnings"] for line in lines] == [saved, []]
         assert [float(row["estimate"]) for row in rows[:2]] == newest["answer"]["estimates"]
         assert all(float(row["interval_low"]) <= float(row["interval_high"]) for row in rows)
 
