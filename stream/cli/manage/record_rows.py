@@ -186,13 +186,12 @@ def describe_values(domain: Domain) -> str:
     """Describe the values of an attribute in few words."""
     match domain:
         case Categories(values=values, other=other, ordered=ordered):
-            text = quote_names(values) + (", in this order" if ordered else "")
+            text = quote_names(values) + ", in this order" * ordered
             return text if other is None else f"{text}; others count as '{other}'"
-        case Dates(part=None):
-            text = f"{range_text(domain)} by {domain.granularity}"
-        case Dates():
-            days = f"; {MONDAY_IS_1}" if domain.granularity == "weekday" else ""
-            return f"{domain.granularity}, {domain.values()[0]} to {domain.values()[-1]}{days}"
+        case Dates(granularity=unit, part=part):
+            text = f"{range_text(domain)} by {unit}" if part is None else f"{unit}, {range_text(part)}"
+            text += f" in {domain.zone or 'UTC'}" if domain.kind == "timestamp" else ""
+            text += f"; {MONDAY_IS_1}" if unit == "weekday" else ""
         case Decimals():
             text = f"{range_text(domain)} in steps of {domain.step:.15g}"
         case Bins():

@@ -99,11 +99,18 @@ def test_source_show_has_attributes_person_and_contribution(driver: Driver) -> N
         "price": {"kind": "decimal", "minimum": -100, "maximum": 400, "step": 0.5},
         "day": {"kind": "date", "minimum": "2024-01-01", "maximum": "2024-12-31"},
         "weekday": {"kind": "date", "granularity": "weekday"},
+        "hour": {"kind": "timestamp", "granularity": "hour-of-day"},
+        "seen": {"kind": "timestamp", "minimum": "2024-01-01", "maximum": "2024-12-31", "zone": "Asia/Tokyo"},
         "bmi": {"kind": "bins", "edges": [10, 20, 30.5]},
         "note": {"kind": "text", "max_length": 20},
     }
     about = source(
-        "visits", "table", person="who", contribution=2, attributes=declared, columns={"weekday": "day"}
+        "visits",
+        "table",
+        person="who",
+        contribution=2,
+        attributes=declared,
+        columns=dict.fromkeys(("weekday", "hour", "seen"), "day"),
     )
     cells = {
         "sex": "F",
@@ -124,12 +131,14 @@ def test_source_show_has_attributes_person_and_contribution(driver: Driver) -> N
         ("price", "-100 to 400 in steps of 0.5"),
         ("day", "2024-01-01 to 2024-12-31 by day"),
         ("weekday", "weekday, 1 to 7; 1 is Monday, 7 is Sunday"),
+        ("hour", "hour-of-day, 0 to 23 in UTC"),
+        ("seen", "2024-01-01 to 2024-12-31 by day in Asia/Tokyo"),
         ("bmi", "10 to 30.5 in 2 bins"),
         ("note", "private, at most 20 bytes"),
     ):
         assert any(f" {name} " in line and values in line for line in shown.splitlines()), name
     assert "of each 'who' at most 2 rows count" in shown
-    assert "8 attributes" in shown
+    assert "10 attributes" in shown
 
 
 def test_source_commands_set_and_show_the_engine(driver: Driver) -> None:
