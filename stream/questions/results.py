@@ -253,7 +253,7 @@ class Result(ConvertibleRows, Answer):
 
         - ``stream``, ``id`` and ``outcome``;
         - for a standing stream ``window_start``, ``window_end`` and the attributes of the window's group;
-        - the attributes of the number's group, or its ``position``;
+        - the attributes of the number's group, or its ``position``; for one of several quantiles also ``q``;
         - ``estimate``, ``alpha`` and, if the number has them, ``interval_low`` and ``interval_high`` (the ends of its
           confidence interval) or ``typical_error``;
         - ``informative``, which is false for a number that is not informative.
@@ -275,7 +275,11 @@ class Result(ConvertibleRows, Answer):
             ends = self.interval if self.choice_intervals is None else self.choice_intervals[0]
             marked = _informative_column(0, uninformative)
             return [{**common, **one, **_interval_columns(ends), **typical, **marked, **bound}]
-        labels = self.groups or [{"position": number} for number in range(len(found))]
+        quantiles = None if self._query is None else self._query.q
+        labels: Sequence[Mapping[str, Any]] = self.groups or [
+            {"position": number} | ({"q": quantiles[number]} if isinstance(quantiles, tuple) else {})
+            for number in range(len(found))
+        ]
         intervals = (self.intervals if self.choices is None else self.choice_intervals) or repeat(None)
         rows = []
         for place, (label, value, interval) in enumerate(zip(labels, found, intervals, strict=False)):
@@ -381,5 +385,5 @@ def _informative_column(place: int, uninformative: Container[int]) -> dict[str, 
     return {"informative": False} if place in uninformative else {}
 
 
-def _rename_clashing(group: Group | dict[str, int], columns: dict[str, Any]) -> dict[str, Any]:
+def _rename_clashing(group: Mapping[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
     return {name + "*" * (name in columns): value for name, value in group.items()}

@@ -76,7 +76,9 @@ def test_quantiles_of_ordered_categories_are_categories(kind: str) -> None:
     result = opened(kind).ask("s", quantile="grade", q=[0.1, 0.5, 0.95])
     assert result.choices == ("poor", "fair", "excellent")
     assert len(result.choice_intervals or ()) == 3
-    assert [row["choice"] for row in result.rows()] == list(result.choices)
+    assert [(row["q"], row["choice"]) for row in result.rows()] == list(
+        zip((0.1, 0.5, 0.95), result.choices, strict=True)
+    )
     assert "'poor', 'fair', 'excellent'" in str(result)
 
 
