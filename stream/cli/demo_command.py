@@ -16,7 +16,7 @@ from rich.console import Console
 
 from stream.caches import reduce_gc_frequency
 from stream.cli import monitor_commands
-from stream.cli.output import AsJson, CommandError, console, show_json, show_table
+from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.dev.audit_cases import AuditError
 from stream.dev.auditor import FALSE_ALARM, Finding, audit_all
 from stream.dev.demo_installation import DemoProgress, DemoReport, start_installation
@@ -86,10 +86,9 @@ def _show_report(report: DemoReport) -> None:
         f"{measured['queries_asked']:,} queries, a worker killed half-way: {measured['queries_per_second']:,}/s with the "
         f"takeover; then {measured['backlog_answers_per_second']:,}/s on a backlog",
     )
-    console.print(
+    say(
         f"{measured['streams_halted']} of {measured['streams']} streams reached their cutoff and were halted; "
-        f"{measured['above']:,} above, {measured['below']:,} below, {measured['halted_answers']:,} 'halted'",
-        highlight=False,
+        f"{measured['above']:,} above, {measured['below']:,} below, {measured['halted_answers']:,} 'halted'"
     )
 
 
@@ -119,10 +118,9 @@ def _show_departures(report: DemoReport) -> None:
         ],
     )
     _show_checks(report, f"{measured['departures']:,} departures of 2013 replayed in {measured['seconds']:g} s")
-    console.print(
+    say(
         f"The bound of one per aircraft and half-day left out {measured['left_out']:,} of {measured['late']:,} late departures; "
-        f"{measured['without_aircraft']:,} departures without an aircraft were set aside.",
-        highlight=False,
+        f"{measured['without_aircraft']:,} departures without an aircraft were set aside."
     )
 
 
@@ -161,8 +159,7 @@ def audit(
             findings.append(finding)
             seconds_left = (time.monotonic() - began) / len(findings) * (len(cases) - len(findings))
             progress.print(
-                f"· {len(findings)} of {len(cases)}: {finding.mechanism}, {finding.pair}; about {seconds_left:.0f} s left",
-                highlight=False,
+                f"· {len(findings)} of {len(cases)}: {finding.mechanism}, {finding.pair}; about {seconds_left:.0f} s left"
             )
     except AuditError as error:
         raise CommandError(str(error)) from None

@@ -25,7 +25,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from schemas.base import Identifier
-from stream.cli.output import AsJson, CommandError, console, say, show_json, show_table
+from stream.cli.output import AsJson, CommandError, say, show_json, show_table
 from stream.formatting import format_count
 from stream.kafka.broker_addresses import local_settings, sotto_folders_above
 from stream.kafka.broker_process import Process, is_alive, start_mark
@@ -171,9 +171,7 @@ class RunningMonitor:
         if self.service.exit_status is not None:
             if self.is_starting or self.is_up:
                 self.is_starting = self.is_up = False
-                console.print(
-                    f"The monitor ended, see {self.service.log}; the other services continue", soft_wrap=True
-                )
+                say(f"The monitor ended, see {self.service.log}; the other services continue", soft_wrap=True)
         elif self.is_starting and _is_answering(self.address):
             self.is_starting, self.is_up = False, True
 

@@ -43,7 +43,7 @@ def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     if _BORDER_WIDTH + _line_width(widths, _BORDERED_GAP) <= width:
         table = Table(title=Text(title, "table.title"), title_justify="left")
         for name, column_width in zip(columns, widths, strict=True):
-            table.add_column(name, width=column_width)
+            table.add_column(Text(name), width=column_width)
         for row in rows:
             table.add_row(*map(Text, row))
         return table
@@ -191,7 +191,7 @@ def show_table(
     """
     cells = [[escape_text(cell) for cell in row] for row in rows]
     kept = [name not in optional or any(row[at] for row in cells) for at, name in enumerate(columns)]
-    columns, cells = list(compress(columns, kept)), [list(compress(row, kept)) for row in cells]
+    columns, cells = [*compress(map(escape_text, columns), kept)], [[*compress(row, kept)] for row in cells]
     width = piped_width if console.is_piped else console.width
     console.print(make_table(escape_text(title), columns, cells, width), width=width)
 

@@ -13,7 +13,7 @@ import typer
 
 from schemas import MAX_CATEGORIES, Mechanism, SparseProject, StreamSpec
 from stream.budget.plan_facts import FINE_GRID, SourceOptions, facts_of_windows
-from stream.cli.output import AsJson, CommandError, console, say, show_json
+from stream.cli.output import AsJson, CommandError, say, show_json
 from stream.cli.plan_comparison import show_choices, show_workload
 from stream.cli.plan_output import (
     FormName,
@@ -295,10 +295,10 @@ def plan(
     print_simplest_alternative(spec, facts)
     _print_needs(alpha, needs)
     if charge is not None:
-        console.print(str(charge), soft_wrap=True)
+        say(str(charge), soft_wrap=True)
     if isinstance(spec.mechanism, SparseProject) and rows is not None:
         needed = theorem_projections(rows, sparsity, queries, beta)
-        console.print(f"the theorem of Blum & Roth 2011 needs {needed:.3g} projections")
+        say(f"the theorem of Blum & Roth 2011 needs {needed:.3g} projections")
     if plot is not None:
         say(f"plotted to {plot}", soft_wrap=True)
 
@@ -310,7 +310,7 @@ def _refuse_if(wrong: bool, message: str) -> None:
 
 def _print_needs(alpha: float | None, needs: Mapping[str, Any]) -> None:
     for what, value in needs.items():
-        console.print(f"α ≤ {alpha:g} needs {what} {value}")
+        say(f"α ≤ {alpha:g} needs {what} {value}")
 
 
 def _require_alpha(alpha: float | None) -> None:

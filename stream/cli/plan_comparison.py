@@ -13,7 +13,7 @@ from rich.console import Console
 from schemas import Source, TableSource, ValuesSource
 from stream.budget.mechanism_choice import MechanismComparison, compare_for_source
 from stream.budget.plan_facts import SourceOptions, choose_form, facts_of_source
-from stream.cli.output import CommandError, console, show_json, show_table
+from stream.cli.output import CommandError, say, show_json, show_table
 from stream.cli.simulate_command import RegisteredSources, find_public_path, read_source
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
@@ -69,7 +69,7 @@ def show_choices(
                 if people.rows_beyond
                 else "no person has more rows than the contribution bound"
             )
-            console.print(f"  in {table}: {words}", soft_wrap=True)
+            say(f"  in {table}: {words}", soft_wrap=True)
 
 
 def _count_people(source: Source | None, table: Path) -> PersonRows:
@@ -111,7 +111,7 @@ def _print_comparison(comparison: MechanismComparison, sensitivity: float) -> No
             ],
         )
     else:
-        console.print(title, soft_wrap=True)
+        say(title, soft_wrap=True)
     _print_inapplicable([one for one in choices if not one.applies])
     if not applicable:
         raise CommandError("no mechanism answers these questions about this source; see the reasons above")
@@ -127,9 +127,9 @@ def _print_inapplicable(others: list[Choice]) -> None:
     for one in others:
         reasons.setdefault(one.why, []).append(one.kind)
     if reasons:
-        console.print("not applicable:")
+        say("not applicable:")
     for why, kinds in reasons.items():
-        console.print(f"  {', '.join(kinds)}: {why}", highlight=False)
+        say(f"  {', '.join(kinds)}: {why}")
 
 
 def _describe_attributes(options: SourceOptions) -> str:
@@ -141,34 +141,32 @@ def _print_choice(comparison: MechanismComparison, sensitivity: float) -> None:
     alpha_text = f"; {comparison.alpha_quantity}" if comparison.alpha_quantity else ""
     choice_text = f"{best.kind} {_describe_attributes(options)}" if best.alone else best.kind
     if goal.epsilon is None:
-        console.print(
+        say(
             f"→ take {choice_text}: the smallest ε, {_format_bound(best.epsilon)}, for an α of {goal.alpha:g}{alpha_text}",
             soft_wrap=True,
         )
     else:
-        console.print(
-            f"→ take {choice_text}: the smallest α, {_format_bound(best.alpha)}{alpha_text}", soft_wrap=True
-        )
+        say(f"→ take {choice_text}: the smallest α, {_format_bound(best.alpha)}{alpha_text}", soft_wrap=True)
     if (error := comparison.value_error(best)) and goal.facts.rows is not None:
         shown = format_error_bound(error["value_error"], grouped=True)
-        console.print(
+        say(
             f"  in the attribute's unit, that is ±{shown} if the {goal.facts.rows:,} rows are spread evenly over the range",
             soft_wrap=True,
         )
     if not comparison.keeps_alpha(best):
         more = "no ε is enough" if best.epsilon is None else f"that needs ε {format_error_bound(best.epsilon)}"
-        console.print(f"  it does not keep an α of {goal.alpha:g}: {more}")
+        say(f"  it does not keep an α of {goal.alpha:g}: {more}")
     if comparison.counted:
-        console.print(f"  {comparison.counted}")
+        say(f"  {comparison.counted}")
     if comparison.warning is not None:
-        console.print(f"  {comparison.warning}", soft_wrap=True)
+        say(f"  {comparison.warning}", soft_wrap=True)
     elif best.vacuous:
-        console.print(f"  {VACUOUS}")
+        say(f"  {VACUOUS}")
     by_window = goal.facts.horizon is not None and best.kind != "running_count"
     if goal.facts.contribution > 1 or by_window:
         return  # ``sotto plan --mechanism`` assumes one row for each person, and has windows only for running_count
-    console.print(f"its calibrations{_describe_other_alpha(best)}:")
-    console.print(f"  {_plan_command(best, goal, sensitivity)}", highlight=False, soft_wrap=True)
+    say(f"its calibrations{_describe_other_alpha(best)}:")
+    say(f"  {_plan_command(best, goal, sensitivity)}", soft_wrap=True)
 
 
 def _describe_other_alpha(best: Choice) -> str:
@@ -273,14 +271,12 @@ def show_workload(
     )
     if best.error is None:
         raise CommandError("--about: no mechanism answers questions about two of these attributes; see above")
-    console.print(
-        f"→ take {best.kind}: a count of a cell errs by about {_format_bound(best.error)} rows", soft_wrap=True
-    )
+    say(f"→ take {best.kind}: a count of a cell errs by about {_format_bound(best.error)} rows", soft_wrap=True)
     if informative is False and mean is not None:
-        console.print(
+        say(
             f"  not informative: a cell has about {mean:,.3g} rows; give a larger ε, or fewer or smaller attributes",
             soft_wrap=True,
         )
     elif mean is None:
-        console.print("  with --rows it also says whether that is informative", soft_wrap=True)
-    console.print(f"  mechanism: {json.dumps(best.mechanism)}", highlight=False, soft_wrap=True)
+        say("  with --rows it also says whether that is informative", soft_wrap=True)
+    say(f"  mechanism: {json.dumps(best.mechanism)}", soft_wrap=True)

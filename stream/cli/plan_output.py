@@ -23,7 +23,7 @@ from schemas import (
     StreamSpec,
     UnknownGroupsCalibration,
 )
-from stream.cli.output import CommandError, console, show_table
+from stream.cli.output import CommandError, say, show_table
 from stream.dev.simulation_run import ErrorMeasurement, SimulationReport
 from stream.formatting import format_count, format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
@@ -144,7 +144,7 @@ def print_simplest_alternative(spec: StreamSpec, facts: SourceFacts) -> None:
         sparse = spec.mechanism.model_dump(include={"attributes", "sparsity"})
         lazy = LazyHistogram(kind="lazy_histogram", **sparse)
         alpha = choose_calibration(spec.model_copy(update={"mechanism": lazy, "calibration": "best"}), facts).alpha
-        console.print(
+        say(
             f"a lazy_histogram with the same ε answers such questions within ±{format_error_bound(alpha, grouped=True)}"
         )
 
@@ -200,19 +200,19 @@ def print_plan(
         ],
     )
     if any(one.alpha != ranking_error(one) for one in listed):
-        console.print(
+        say(
             "α is the bound of each calibration's proof; the exact α, computed from the noise, decides which is chosen"
         )
     if spec.calibration == "textbook":
-        console.print("→ requested")
+        say("→ requested")
     elif ranking_error(calibration) == min(ranking_error(one) for one in listed):
-        console.print("→ the smallest exact error")
+        say("→ the smallest exact error")
     else:
-        console.print("→ the simplest within a thousandth of the smallest exact error")
+        say("→ the simplest within a thousandth of the smallest exact error")
     for promise in promises(spec, calibration):
-        console.print(f"{promise}.", soft_wrap=True)
+        say(f"{promise}.", soft_wrap=True)
     if (warning := describe_uninformative(spec, calibration, facts)) is not None:
-        console.print(f"{warning}.", soft_wrap=True)
+        say(f"{warning}.", soft_wrap=True)
 
 
 # The color-blind safe palette of Okabe and Ito; markers distinguish lines in black and white.

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from schemas import (
     AboveThreshold,
@@ -296,7 +297,7 @@ class DemoProgress:
 
     def print_step(self, message: str) -> None:
         """Start a step."""
-        self._console.print(f"· {message}", highlight=False, soft_wrap=True)
+        self._console.print(Text(f"· {message}"), soft_wrap=True)
 
     def advance(self, published: int, answered: int, total: int) -> None:
         """Show the numbers of published and answered queries."""

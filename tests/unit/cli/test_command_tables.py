@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,7 @@ from stream.cli.demo_command import COLUMNS, _finding_row
 from stream.cli.output import make_table
 from stream.dev.auditor import audit_all
 from stream.dev.shipped_cases import cases_of
+from tests.commands import run_connected
 
 
 def printed_table(width: int, title: str, columns: list[str], rows: list[list[str]]) -> str:
@@ -32,6 +34,18 @@ def test_table_cuts_no_word_at_any_width(width: int) -> None:
     assert all(len(line) <= width for line in text.splitlines())
     for word in " ".join([*COLUMNS_OF_STREAMS, *ROWS[0]]).split():
         assert word in text
+
+
+def test_names_with_brackets_are_printed_unchanged() -> None:
+    """Rich would read ``[/usd]`` as the end of a style."""
+    for width in (20, 200):
+        assert "income [/usd]" in printed_table(width, "", ["income [/usd]", "mechanism"], [["1", "laplace"]])
+    document = {"source": "s", "kind": "table", "path": "s.csv", "neighbors": "add-remove", "epsilon": 1.0}
+    named = json.dumps({**document, "attributes": {"income [/usd]": 2}})
+    plan = run_connected(
+        "plan", "--epsilon", "1", "--group-by", "income [/usd]", "--form", "groups", "--source", named
+    )
+    assert "of form groups by income [/usd]: ε 1" in plan
 
 
 def test_table_shows_fields_that_do_not_fit_below_their_row() -> None:
