@@ -240,6 +240,7 @@ class StandingStreams:
                 del self.tallies[number]
                 continue
             tally.first = needed[number]
+            tally.begin = min(tally.begin, tally.first)
             tally.drop_unused(counted[number])
         for group in self.tally_groups:
             group.drop_ended_windows()

@@ -127,7 +127,8 @@ class Tally:
 
     It counts events with record timestamps at or after ``since``. ``column`` is its column in the
     tables of people that the tallies of one ``TallyGroup`` share, ``windows`` has the group's open windows,
-    and ``last_counted`` is the start of the last window in which it counted an event.
+    and ``last_counted`` is the start of the last window in which it counted an event. ``begin`` is the start of
+    the first window since the process began; earlier windows have no late events.
     """
 
     number: int
@@ -138,6 +139,7 @@ class Tally:
     since: int
     last: int = NO_END
     first: int = NO_END
+    begin: int = NO_END
     last_counted: int = -1
     cells: dict[CountedQuantity, CellCounts] = field(default_factory=dict)
     texts: dict[CountedQuantity, TextTally] = field(default_factory=dict)

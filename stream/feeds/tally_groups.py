@@ -115,9 +115,9 @@ class TallyGroup:
             if tally.since > batch.stamps[0]:
                 wants = wants & (batch.stamps >= tally.since)
             column_masks |= wants.astype(np.uint64) << np.uint64(tally.column)
-        step, parts, wanted = _BatchCount(batch, piece_number), [], np.flatnonzero(column_masks)
-        self._count_late_events(batch, wanted, column_masks[wanted])
-        for start, rows in self._windows_with_rows(batch, wanted):
+        step, parts = _BatchCount(batch, piece_number), []
+        self._count_late_events(batch, column_masks)
+        for start, rows in self._windows_with_rows(batch, np.flatnonzero(column_masks)):
             columns = sum(1 << tally.column for tally in self.tallies.values() if tally.includes_window(start))
             part = self._count_window(start, rows, column_masks[rows] & np.uint64(columns), step)
             if part is not None:
@@ -141,13 +141,15 @@ class TallyGroup:
             self._count_texts(tally, part, step)
         return step.changes
 
-    def _count_late_events(self, batch: EventBatch, rows: Column, column_masks: UInt64Array) -> None:
+    def _count_late_events(self, batch: EventBatch, column_masks: UInt64Array) -> None:
         """Add to the total of late events those whose windows were published before this step."""
-        times = batch.times[rows]
-        latest_closed = np.minimum(batch.clocks[rows] - self._open_ms, self.first - 1)
-        closed = (latest_closed - times + times % self._interval_ms + self._size) // self._interval_ms
-        missed = np.clip(closed, 0, self._size // self._interval_ms)
-        self._event_totals.late += int((np.bitwise_count(column_masks) * missed).sum())
+        for tally in self.tallies.values():
+            rows = np.flatnonzero(column_masks & np.uint64(tally.column_bit))
+            latest = batch.times[rows] - batch.times[rows] % self._interval_ms
+            low = np.maximum(latest - self._size + self._interval_ms, tally.begin)
+            closed = np.minimum(batch.clocks[rows] - self._open_ms, tally.first - 1)
+            missed = (np.minimum(latest, closed) - low) // self._interval_ms + 1
+            self._event_totals.late += int(np.maximum(missed, 0).sum())
 
     def _windows_with_rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
         """Yield the windows in which these rows may lie, each with its rows in the partition's order."""

@@ -240,6 +240,17 @@ def test_feed_counts_late_events_of_published_windows() -> None:
     assert feed.event_totals.counted == 3
 
 
+def test_feed_counts_no_event_before_the_first_window_as_late() -> None:
+    """Events of earlier windows are late only for streams that asked these windows."""
+    about = source()
+    definitions = FixedDefinitions(hours(about, begins="1970-01-01T00:00:00Z"))
+    feed = start(about, definitions)
+    process_records(feed, [ArrivedRecord(0, 9 * HOUR, event("a", 9 * HOUR))])
+    definitions.tell(hours(about, "later", lateness="1m", begins="1970-01-01T20:00:00Z"))
+    process_records(feed, [ArrivedRecord(1, 9 * HOUR, event("b", 3 * HOUR))])
+    assert feed.event_totals.late == 1
+
+
 def test_feed_reports_when_its_next_window_closes() -> None:
     """An event or silence may close it."""
     about = source()
