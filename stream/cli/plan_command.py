@@ -91,7 +91,7 @@ def plan(
     queries: Annotated[
         int | None,
         typer.Option(
-            help="Expected number of queries; for a running count, of windows. [default: 1000; with --about, one for each pair]",
+            help="Expected number of queries; for a running count, of windows. If omitted, 1000; with --about, one for each pair.",
             min=1,
         ),
     ] = None,

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from schemas import Answer, Query
@@ -351,6 +353,17 @@ def test_refused_statement_has_the_status_of_a_rejected_question(
     monkeypatch.setattr(shell_command, "_ask", refuse)
     result = CliRunner().invoke(app, ["sql", "SELECT AVG(height) FROM people"])
     assert (result.exit_code, result.stderr) == (status, f"error: {error}\n".replace("\x1b", r"\x1b"))
+
+
+def test_no_help_has_brackets_that_rich_hides() -> None:
+    """Rich reads ``[default: 1000]`` as the beginning of a style, and prints nothing."""
+    commands: list[Any] = [typer.main.get_command(app)]
+    for command in commands:
+        names = command.list_commands(typer.Context(command)) if isinstance(command, TyperGroup) else []
+        commands += [command.get_command(typer.Context(command), name) for name in names]
+        texts = [command.help, *(getattr(option, "help", None) for option in command.params)]
+        assert not [text for text in texts if re.search(r"\[[a-z#/@][^\[]*\]", text or "")]
+    assert len(commands) > 50
 
 
 def test_help_lists_the_exit_statuses() -> None:
