@@ -39,6 +39,7 @@ _ROUNDING = 6 * 2.0**-53
 _EXACT_GUESSES = MAX_STEPS // 4
 
 _exact = Context(prec=120, traps=[Inexact])
+_multiply = _exact.multiply
 
 Scalar = TypeVar("Scalar", np.int64, np.float64)
 Steps = npt.NDArray[np.int64]
@@ -138,18 +139,19 @@ class Grid:
             guesses = np.rint(shifted[places])
             # Up to 2⁴⁸ steps a guess is wrong by less than ½; beyond, by less than 2 (so by at most 1 as an integer).
             guesses += np.where(np.abs(guesses) < _EXACT_GUESSES, 0.0, 2.0)
+            half = _exact.divide(self.gamma, Decimal(2))
             steps[places] = [
-                self._round_exactly(guess, exact_decimal(place))
+                _round_exactly(guess, exact_decimal(place), half)
                 for place, guess in zip(places.tolist(), guesses.astype(np.int64).tolist(), strict=True)
             ]
         return _clamp(steps, low, high)
 
-    def _round_exactly(self, steps: int, number: Decimal) -> int:
-        """Return ⌊number/γ + ½⌋ exactly, given the upper bound ``steps``."""
-        half = _exact.divide(self.gamma, Decimal(2))
-        while number < _exact.multiply(2 * steps - 1, half):
-            steps -= 1
-        return steps
+
+def _round_exactly(steps: int, number: Decimal, half: Decimal) -> int:
+    """Return ⌊number/γ + ½⌋ exactly, given the upper bound ``steps`` and γ/2."""
+    while number < _multiply(2 * steps - 1, half):
+        steps -= 1
+    return steps
 
 
 _OUT_OF_RANGE = {True: b"-1e300", False: b"1e300"}
