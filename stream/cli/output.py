@@ -237,6 +237,11 @@ def read_document(argument: str) -> str:
         raise CommandError(f"{document_name(argument)}: {fault}")
     try:
         repeated = repeats_a_field(document)
+    except json.JSONDecodeError as error:
+        at = f"{document_name(argument)}: is not JSON at line {error.lineno}, column {error.colno}"
+        raise CommandError(
+            f"{at}; put names and texts in double quotes, and a comma between fields but not after the last"
+        ) from None
     except ValueError:
         return document  # the parser reports the fault
     if repeated:

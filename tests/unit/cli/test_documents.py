@@ -70,6 +70,13 @@ def test_blank_document_or_list_is_refused(blank: str) -> None:
         parse_document(TypeAdapter(StreamSpec), "[]")
 
 
+@pytest.mark.parametrize(("text", "column"), [("{stream: 1}", 2), ("{'stream': 1}", 2), ('{"cutoff": 3,}', 14)])
+def test_invalid_json_has_its_place_and_remedy(text: str, column: int) -> None:
+    message = f"^document: is not JSON at line 1, column {column}; put names and texts in double quotes, and a comma"
+    with pytest.raises(CommandError, match=message):
+        read_document(text)
+
+
 def test_byte_order_mark_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "stream.json"
     file.write_text(SPEC, encoding="utf-8-sig")
