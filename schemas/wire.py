@@ -272,7 +272,7 @@ _NOT_AN_INTEGER: Final = "is not an integer; give one"
 _MESSAGE_TEMPLATES: Final = {
     "finite_number": "is not a finite number; give one",
     "float_type": "is not a number; give one, without quotes",
-    "float_parsing": "is not a number; give one",
+    "float_parsing": "is not a number; give one, as 0.05",
     "greater_than": "is too small; give a number above {gt}",
     "greater_than_equal": "is too small; give at least {ge}",
     "less_than": "is too large; give a number below {lt}",

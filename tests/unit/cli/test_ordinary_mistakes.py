@@ -78,7 +78,7 @@ def test_invalid_choice_begins_with_the_value_found() -> None:
 
 @pytest.mark.parametrize(
     ("value", "fault"),
-    [("-1", "'-1' is too small; give at least 0.000001"), ("abc", "'abc' is not a number; give one")],
+    [("-1", "'-1' is too small; give at least 0.000001"), ("abc", "'abc' is not a number; give one, as 0.05")],
 )
 def test_invalid_option_has_its_value_and_the_remedy(value: str, fault: str) -> None:
     """The errors of options have Sotto's words, not pydantic's sentences; those of variables, too."""
