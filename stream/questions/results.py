@@ -122,7 +122,12 @@ class Result(ConvertibleRows, Answer):
 
     @property
     def alpha_unit(self) -> str:
-        """The unit of ``alpha`` if it is not the unit of the numbers: a quantile's is in rows or events of rank."""
+        """The unit of ``alpha`` if it is not the unit of the numbers: a quantile's is in rows or events of rank.
+
+        For a choice among candidates it says that ``alpha`` is the distance of the choice's score from the best one.
+        """
+        if self._query is not None and self._query.candidates is not None:
+            return " below the best score"
         if self._query is not None and (self._query.quantile is not None or self._query.iqr is not None):
             return " rows of rank"
         standing = None if self._spec is None else self._spec.standing

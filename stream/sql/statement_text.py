@@ -321,7 +321,9 @@ class DeclaredNames:
         if (alike := find_name_in_other_case(name, self._names)) is not None:
             return alike
         read = [one for one in self._source.attributes if self._source.column_of(one) == name]
-        hint = f"; attributes of this column are {quote_names(read)}" if read else did_you_mean(name, self._names)
+        hint = (
+            f"; name an attribute of this column: {quote_names(read)}" if read else did_you_mean(name, self._names)
+        )
         hint = hint or f"; there are {quote_names(self._names)}"
         raise StatementError(f"{clause}: no attribute is called {quote_name(name)}{hint}")
 

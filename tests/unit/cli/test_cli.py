@@ -199,6 +199,14 @@ def test_answer_names_the_unit_of_an_iqr_and_why_top_has_no_intervals(capsys: py
     assert not any(one.startswith("top:") for one in _list_warnings(made.ask("s", group_by=["ward"])))
 
 
+def test_choice_says_what_its_error_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """The score is not published, so a bare ± has nothing to belong to."""
+    asked = Query.model_validate({"id": "a", "stream": "s", "candidates": [{"name": "A", "value": 12}]})
+    made = Result(id="a", stream="s", outcome="answer", choice="A", alpha=15.0).with_question(asked, None)
+    show_answer(made, as_json=False)
+    assert capsys.readouterr().out == "s a answer 'A' (±15 below the best score)\n"
+
+
 def test_answer_names_a_later_version_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     """After a refresh a worker may answer about the earlier version for a while."""
     for version in (None, 2):

@@ -72,7 +72,9 @@ def test_blank_document_or_list_is_refused(blank: str) -> None:
 
 @pytest.mark.parametrize(("text", "column"), [("{stream: 1}", 2), ("{'stream': 1}", 2), ('{"cutoff": 3,}', 14)])
 def test_invalid_json_has_its_place_and_remedy(text: str, column: int) -> None:
-    message = f"^document: is not JSON at line 1, column {column}; put names and texts in double quotes, and a comma"
+    message = (
+        f"^document: is not JSON at line 1, column {column}; put names and texts in double quotes, and a comma"
+    )
     with pytest.raises(CommandError, match=message):
         read_document(text)
 

@@ -103,5 +103,5 @@ def test_column_that_is_no_attribute_is_refused_with_its_attributes() -> None:
     table = source("visits", "table", attributes={"day": day}, columns={"day": "seen_at"})
     spec = stream("s", "visits", "laplace", mechanism={"answers": 2})
     driver = installation(spec, sources=[table], rows={"visits": {"seen_at": DAYS}})
-    with pytest.raises(StatementError, match="is called 'seen_at'; attributes of this column are 'day'"):
+    with pytest.raises(StatementError, match="is called 'seen_at'; name an attribute of this column: 'day'"):
         driver.sql("SELECT EXTRACT(MONTH FROM seen_at), COUNT(*) FROM s GROUP BY 1")
