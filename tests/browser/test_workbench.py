@@ -358,6 +358,7 @@ async def test_standing_quantiles_are_opened_with_groups_by_the_form(open_page: 
         await page.get_by_label("Mechanism").select_option("histogram")
         largest = page.get_by_label("Largest groups only")
         await expect(largest).to_be_visible()
+        await expect(page.locator(".verdict")).to_contain_text("for 100 answers")
         await expect(shares).to_be_hidden()
         await counted.select_option("quantile delay")
         await expect(largest).to_be_hidden()
@@ -377,9 +378,11 @@ async def test_standing_quantiles_are_opened_with_groups_by_the_form(open_page: 
         await expect(button).to_be_enabled()
         await button.click()
         await confirm_dialog(page, "Open stream", "It is open")
-        await expect(page.get_by_role("region", name="At a glance")).to_contain_text(
+        card = page.get_by_role("region", name="At a glance")
+        await expect(card).to_contain_text(
             "It asks the quantiles 0.5, 0.9 of 'delay' for each origin in windows of 1h"
         )
+        await expect(card).to_contain_text("unknown yet; 48 charged answers are left")
     (opened,) = scene.requested
     assert isinstance(opened, OpenStream)
     standing = opened.stream.standing

@@ -92,7 +92,13 @@ export const BASES = {
 /** Mechanisms that charge every answer. */
 export const ALWAYS_CHARGED = ["laplace", "noisy_max", "exponential", "unknown_groups"];
 
+/** Mechanisms whose streams on live topics end after a fixed number of windows. */
+export const CHARGED_BY_WINDOW = [...ALWAYS_CHARGED, "histogram", "running_count"];
+
 /** Return the number of answers for which an error bound holds: a stream that is charged for each has no more. */
 export function promisedAnswers(kind, { cutoff, expected_queries: expected }) {
-  return ALWAYS_CHARGED.includes(kind) && cutoff ? Math.min(cutoff, expected) : expected;
+  if (kind === "running_count") {
+    return cutoff ?? expected; // its error bound holds for all of its numbers
+  }
+  return CHARGED_BY_WINDOW.includes(kind) && cutoff ? Math.min(cutoff, expected) : expected;
 }

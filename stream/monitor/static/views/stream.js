@@ -4,7 +4,7 @@ import { actionButton, applies } from "../actions.js";
 import { Chart, ratesOf } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { ago, amount, capital, count, countOf, duration, mechanism, percent, periodText, plural, rate, rateOver, time, words } from "../format.js";
-import { promisedAnswers, SPECS } from "../mechanisms.js";
+import { CHARGED_BY_WINDOW, promisedAnswers, SPECS } from "../mechanisms.js";
 import { card, cutoffBar, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { answerHistory } from "./history.js";
@@ -195,9 +195,12 @@ function describeReason({ state, reason, refused, updated }) {
   return `${state === "open" ? "Ending" : state}: ${reason}`;
 }
 
-function describeExhaustion({ state, dry_in: left, opened, tops_left: charges }, isStanding) {
+function describeExhaustion({ state, mechanism, dry_in: left, opened, tops_left: charges }, isStanding) {
   if (state !== "open") {
     return state === "exhausted" ? "it is exhausted" : "it has ended";
+  }
+  if (left === null && isStanding && charges !== null && CHARGED_BY_WINDOW.includes(mechanism)) {
+    return `unknown yet; ${plural(charges, "charged answer is", "charged answers are")} left`;
   }
   if (left === null) {
     return charges === null || isStanding ? "no end in sight" : "unknown: it takes five charged answers within ten minutes, over at least a minute";
