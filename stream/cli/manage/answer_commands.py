@@ -214,30 +214,23 @@ def notice_document(notice: Notice) -> dict[str, Any]:
 
 def format_notice(notice: Notice, width: int) -> list[Text]:
     """Format a notice for ``width`` columns; lines break between its parts if possible."""
-    answer = notice.answer
-    # The line shows the window, so the period is left out of the stream's name.
-    name = notice.stream if answer is None else registered_name(notice.stream)
+    answer, terms = notice.answer, notice.terms
     if answer is None:
-        sign, style, parts = (
-            "■ ended",
-            "yellow",
-            [name, notice.ended or "", describe_end_remedy(notice.stream, notice.ended)],
-        )
-    else:
-        sign, style = _OUTCOME_SIGNS[answer.outcome]
-        left, threshold, condition = answer.tops_left, notice.terms.threshold_text, notice.terms.condition
-        terms = ", ".join(one for one in (f"threshold {threshold}" if threshold else "", condition) if one)
-        parts = [
-            name,
-            window_text(answer),
-            group_text(answer.group),
-            estimate_text(answer),
-            describe_reasons(answer.reasons) or "",
-            terms if notice.is_alert else "",
-            answer.reason or "",
-            "" if left is None or answer.outcome != "above" else f"{left:,} left",
-            notice.bound_text,
-        ]
+        ending = [notice.stream, notice.ended or "", describe_end_remedy(notice.stream, notice.ended)]
+        return _format_line(notice.time, "■ ended", "yellow", ending, width)
+    sign, style = _OUTCOME_SIGNS[answer.outcome]
+    threshold = f"threshold {terms.threshold_text}" if terms.threshold_text else ""
+    parts = [
+        registered_name(notice.stream),  # without the period, because the line shows the window
+        window_text(answer),
+        group_text(answer.group),
+        estimate_text(answer),
+        describe_reasons(answer.reasons) or "",
+        ", ".join(filter(None, (threshold, terms.condition))) if notice.is_alert else "",
+        answer.reason or "",
+        f"{answer.tops_left:,} left" if answer.tops_left is not None and answer.outcome == "above" else "",
+        notice.bound_text,
+    ]
     return _format_line(notice.time, sign, style, parts, width)
 
 

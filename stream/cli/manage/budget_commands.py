@@ -183,9 +183,7 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
                 period,
                 _describe_kind(record.source),
                 record.state,
-                format_amount(record.granted),
-                format_amount(record.spent),
-                format_amount(record.left),
+                *(format_amount(value) for value in (record.granted, record.spent, record.left)),
                 left.get(record.population or "", "–") if left else "",
                 str(record.streams),
             ]

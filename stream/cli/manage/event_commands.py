@@ -95,10 +95,8 @@ def create_topic(
             f"--partitions: topic {declared.topic} exists with {format_count(count, 'partition')}, not with {partitions:,}; "
             f"leave the option out to use it as it is{more if partitions > count else ''}"
         )
-    if is_new:
-        say(f"created {declared.topic} with {count} partitions")
-    else:
-        say(f"{declared.topic} exists already, with {count} partitions")
+    created = f"created {declared.topic}" if is_new else f"{declared.topic} exists already,"
+    say(f"{created} with {count} partitions")
 
 
 def _require_objects(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

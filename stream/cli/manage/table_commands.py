@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -248,7 +248,9 @@ def propose(
             "neighbors": "add-remove",
             "epsilon": None,
             **({} if person is None else {"person": person, "contribution": None}),
-            "attributes": {one.name: _to_domain(one) for one in found if one.domain is not None},
+            "attributes": {
+                one.name: {**one.domain, **dict.fromkeys(one.missing)} for one in found if one.domain is not None
+            },
         }
     )
     typer.echo(READ_PARTS, err=True)
@@ -277,10 +279,6 @@ def _parse_kinds(choices: Sequence[str], person: str | None, columns: Sequence[s
             raise CommandError(f"--kind: the table has no attribute column '{column}'{hint}")
         found[column] = chosen
     return found
-
-
-def _to_domain(proposed: ProposedAttribute) -> dict[str, Any]:
-    return {**(proposed.domain or {}), **dict.fromkeys(proposed.missing)}
 
 
 def _describe_proposed(proposed: ProposedAttribute) -> str | None:
