@@ -153,17 +153,21 @@ def serve_monitor(host: str | None, port: int | None, *, stop_with_stdin: bool) 
     asyncio.run(serve_monitor(settings, names, sign_on=sign_on, stop_with_stdin=stop_with_stdin))
 
 
+@dataclass
 class RunningMonitor:
-    """The monitor's child process; if it ends, the other services continue."""
+    """The monitor's child process; if it ends, the other services continue.
 
-    def __init__(self, service: Service, address: str, operator: Path, viewer: Path) -> None:
-        self.address = address
-        self.service = service
-        self._tokens = (operator, viewer)
-        self.is_starting = True
-        """True if the page has not answered yet."""
-        self.is_up = False
-        """True if the page has answered and the monitor runs."""
+    ``operator`` and ``viewer`` are the files with the tokens of these roles.
+    """
+
+    service: Service
+    address: str
+    operator: Path
+    viewer: Path
+    is_starting: bool = True
+    """True if the page has not answered yet."""
+    is_up: bool = False
+    """True if the page has answered and the monitor runs."""
 
     def watch(self) -> None:
         """Update ``is_starting`` and ``is_up``; print once that the monitor ended; keep its log small."""
@@ -178,8 +182,8 @@ class RunningMonitor:
     @property
     def where(self) -> str:
         """A sentence with the page's address and the token files."""
-        operator, viewer = self._tokens
-        return f"The monitor's page is {self.address}; tokens: {operator} (may change), {viewer} (may read)"
+        tokens = f"{self.operator} (may change), {self.viewer} (may read)"
+        return f"The monitor's page is {self.address}; tokens: {tokens}"
 
 
 @contextmanager
