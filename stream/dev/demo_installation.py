@@ -92,13 +92,12 @@ def draw_questions(
     for number in range(queries_per_stream):
         for spec in specs:
             query_id = f"{spec.stream}/{number:06}"
-            threshold = TABLE_THRESHOLD if spec.source == TABLE else VALUES_THRESHOLD
             if spec.source == TABLE:
                 where, truth = _draw_table_question(people, generator)
-                yield DemoQuestion(Query(id=query_id, stream=spec.stream, where=where), truth, threshold)
+                yield DemoQuestion(Query(id=query_id, stream=spec.stream, where=where), truth, TABLE_THRESHOLD)
             else:
-                value = _draw_value(generator, threshold, calibrations[spec.stream].alpha)
-                yield DemoQuestion(Query(id=query_id, stream=spec.stream, value=value), value, threshold)
+                value = _draw_value(generator, VALUES_THRESHOLD, calibrations[spec.stream].alpha)
+                yield DemoQuestion(Query(id=query_id, stream=spec.stream, value=value), value, VALUES_THRESHOLD)
 
 
 def _draw_value(generator: random.Random, threshold: float, alpha: float) -> float:
@@ -286,13 +285,8 @@ class DemoProgress:
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._console,
-        )
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=self._console)
         self._task: TaskID | None = None
 
     def print_step(self, message: str) -> None:
