@@ -114,7 +114,11 @@ class TrailCheck:
         grants = {one.spec.stream: one for one in records if isinstance(one, schemas.GrantRecord)}
         head = progress.trail if progress is not None else None
         findings = []
-        if head is None or (head.entries, head.digest) != (self.head.entries, self.head.digest):
+        if head is None and self.head.entries == 0:
+            findings.append(
+                "the ledger has no trail yet, so nothing was compared; send the budget service a request first"
+            )
+        elif head is None or (head.entries, head.digest) != (self.head.entries, self.head.digest):
             entries = 0 if head is None else head.entries
             findings.append(
                 f"the trail has {self.head.entries} entries, but the ledger was last written with {entries} entries"

@@ -52,7 +52,7 @@ def rotate(path: Annotated[Path, typer.Argument(help="The key file.")]) -> None:
     key = NoiseKey.load(path).successor()
     key.save(path, replace=True)
     typer.echo(
-        f"{path}: key {key.key_id} is new, {len(key.older)} older ones are kept; restart all workers with this file "
+        f"{path}: key {key.key_id} is new, {format_count(len(key.older), 'older key')} kept; restart all workers with this file "
         "first, then the budget service"
     )
 
@@ -62,7 +62,7 @@ def show(path: Annotated[Path, typer.Argument(help="The key file.")]) -> None:
     """List the names of the keys in a file; a key's name is public."""
     key = NoiseKey.load(path)
     for index, each_key in enumerate((key, *key.older)):
-        typer.echo(f"{each_key.key_id} {'older' if index else 'present'}")
+        typer.echo(f"{each_key.key_id} {'older' if index else 'current'}")
 
 
 @key_app.command("retire")
@@ -76,7 +76,7 @@ def retire(
     if len(kept) == len(key.older):
         raise NoiseKeyError(f"{path} has no older key {key_id}; 'sotto key show {path}' lists them")
     NoiseKey(key.secret, kept).save(path, replace=True)
-    typer.echo(f"{path}: key {key_id} is removed; {len(kept)} older ones are kept")
+    typer.echo(f"{path}: key {key_id} is removed, {format_count(len(kept), 'older key')} kept")
 
 
 contract_app = typer.Typer(

@@ -91,7 +91,9 @@ async def check_restored_halted(new: Site, kept: BackedUp) -> None:
     error = new.run_refused("ledger", "import", backup, "--since", "nothing", "--head", kept.later)
     assert "there were requests since the backup" in error
     assert error == new.run_refused("ledger", "import", backup, "--since", "nothing")  # the witness shows it too
-    assert "2 streams were not closed" in new.run_successfully("ledger", "import", backup, "--since", "halt")
+    assert "streams that were not closed (2)" in new.run_successfully(
+        "ledger", "import", backup, "--since", "halt"
+    )
     assert "not empty" in new.run_refused("ledger", "import", backup, "--since", "halt")
     new.run_successfully("ledger", "verify", "--head", kept.head)
     async with new.running_services() as client:

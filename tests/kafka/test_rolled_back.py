@@ -142,7 +142,7 @@ async def test_installation_rolled_back_is_refused_until_accepted(site: Site, di
     nothing = site.run_refused("ledger", "accept-rollback", "--since", "nothing", "--reason", REASON)
     assert "so there were requests after this state" in nothing
     accepted = site.run_successfully("ledger", "accept-rollback", "--since", "halt", "--reason", REASON)
-    assert "2 streams were not closed" in accepted
+    assert "streams that were not closed (2)" in accepted
     assert "there is nothing to accept" in site.run_refused(
         "ledger", "accept-rollback", "--since", "halt", "--reason", REASON
     )

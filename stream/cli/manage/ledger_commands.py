@@ -271,7 +271,7 @@ def _describe_restored(sources: int, lost: int, since: LostTimeStatement) -> str
         "accept_loss": "continue, although later grants are unknown",
     }[since]
     return (
-        f"{sources} sources {outcome}; {lost} streams were not closed: they are halted and their grants count as spent"
+        f"sources ({sources}) {outcome}; streams that were not closed ({lost}) are halted, and their grants count as spent"
         + ("; close them if a budget renews: until then they count in each of its periods" if lost else "")
     )
 

@@ -19,6 +19,7 @@ from schemas import (
 )
 from stream.budget.decision_records import POINT_INTERVAL_MS, QUIET_SECONDS
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, check_next_entry
+from stream.budget.trail_verification import TrailCheck
 from stream.cli.manage.record_rows import summary_row
 from stream.processing.protocol import PROGRESS_KEY, Outputs, Record
 from tests.processing import process_records
@@ -280,3 +281,8 @@ def test_shortened_trail_does_not_match_its_head() -> None:
     service = ServiceWithTrail()
     opened(service)
     assert checked(service.trail[:-1])[0] != service.head
+
+
+def test_installation_without_requests_is_not_verified() -> None:
+    [finding] = TrailCheck().compare_ledger([])
+    assert finding.startswith("the ledger has no trail yet, so nothing was compared; ")

@@ -73,6 +73,18 @@ def test_new_key_is_private_and_never_overwrites(tmp_path: Path) -> None:
     assert path.read_text() == secret
 
 
+def test_rotated_key_file_names_its_current_and_older_keys(tmp_path: Path) -> None:
+    path = str(tmp_path / "noise.key")
+    run_sotto("key", "new", path)
+    assert ", 1 older key kept; restart" in run_sotto("key", "rotate", path).stdout
+    (current, _), (older, _) = shown = [
+        line.split() for line in run_sotto("key", "show", path).stdout.splitlines()
+    ]
+    assert shown == [[current, "current"], [older, "older"]]
+    assert run_sotto("key", "retire", path, current).returncode == 1
+    assert f"key {older} is removed, 0 older keys kept" in run_sotto("key", "retire", path, older).stdout
+
+
 def test_service_without_a_key_does_not_start() -> None:
     result = run_sotto("serve", "worker")
     assert result.returncode == 1
