@@ -238,55 +238,51 @@ def _key_binding(channel: Channel) -> Json:
     return {"kafka": {"key": key, "bindingVersion": BINDING_VERSION}}
 
 
+_RECEIVED: Final = {
+    "answerQueries": ("queries", "Read queries; each gets exactly one answer.", worker_group),
+    "serveRequests": ("requests", "Read requests; each gets a receipt.", budget_group),
+    "followControl": ("control", "Read each stream's definition.", None),
+    "bookCharges": ("charges", "Book the charges of streams.", budget_group),
+    "mergePartials": ("partials", "Add up the partials of a window.", merging_group),
+    "restoreMerges": ("merges", "Restore the state of merging.", None),
+    "restoreFeeds": ("feed_state", "Restore the counts of a partition of a live topic.", None),
+    "restoreState": ("state", "Restore the streams of a partition.", None),
+}
+_REPLIES: Final = {"answerQueries": ("answers", "Answer"), "serveRequests": ("ledger", "Receipt")}
+_SENT: Final = {
+    "publishAnswers": ("answers", "Answer queries, in the order of a partition."),
+    "publishLedger": ("ledger", "Publish budgets, grants and receipts."),
+    "publishTrail": ("trail", "Record requests, decisions and their effects."),
+    "publishStatus": ("status", "Publish the status of streams and restores."),
+    "publishDeadLetters": ("rejected", "Publish refused events."),
+    "publishControl": ("control", "Define, halt and close streams."),
+    "publishCharges": ("charges", "Report the charges of streams."),
+    "publishPartials": ("partials", "Publish a partition's counts of a closed window."),
+    "publishMerges": ("merges", "Write the changelog of merging."),
+    "publishFeeds": ("feed_state", "Write the changelog of counting."),
+    "publishState": ("state", "Write the changelog."),
+}
+"""Sotto's operations: the channel, a summary and, for consumers with a group, the function of its name."""
+
+
 def _operations() -> Json:
-    installation = Settings(prefix="PREFIX")
-    workers = worker_group(installation).replace("PREFIX", _PREFIX)
-    budget = budget_group(installation).replace("PREFIX", _PREFIX)
-    merging = merging_group(installation).replace("PREFIX", _PREFIX)
-    return {
-        "answerQueries": _receive("queries", "Read queries; each gets exactly one answer.", workers)
-        | _reply("answers", ["Answer"]),
-        "serveRequests": _receive("requests", "Read requests; each gets a receipt.", budget)
-        | _reply("ledger", ["Receipt"]),
-        "followControl": _receive("control", "Read each stream's definition."),
-        "bookCharges": _receive("charges", "Book the charges of streams.", budget),
-        "mergePartials": _receive("partials", "Add up the partials of a window.", merging),
-        "restoreMerges": _receive("merges", "Restore the state of merging."),
-        "restoreFeeds": _receive("feed_state", "Restore the counts of a partition of a live topic."),
-        "restoreState": _receive("state", "Restore the streams of a partition."),
-        "publishAnswers": _send("answers", "Answer queries, in the order of a partition."),
-        "publishLedger": _send("ledger", "Publish budgets, grants and receipts."),
-        "publishTrail": _send("trail", "Record requests, decisions and their effects."),
-        "publishStatus": _send("status", "Publish the status of streams and restores."),
-        "publishDeadLetters": _send("rejected", "Publish refused events."),
-        "publishControl": _send("control", "Define, halt and close streams."),
-        "publishCharges": _send("charges", "Report the charges of streams."),
-        "publishPartials": _send("partials", "Publish a partition's counts of a closed window."),
-        "publishMerges": _send("merges", "Write the changelog of merging."),
-        "publishFeeds": _send("feed_state", "Write the changelog of counting."),
-        "publishState": _send("state", "Write the changelog."),
-    }
-
-
-def _receive(channel: str, summary: str, group: str | None = None) -> Json:
-    found = {"action": "receive", "channel": {"$ref": f"#/channels/{channel}"}, "summary": summary}
-    if group is None:
-        return found
-    identifier = {"type": "string", "const": group}
-    return {**found, "bindings": {"kafka": {"groupId": identifier, "bindingVersion": BINDING_VERSION}}}
-
-
-def _reply(channel: str, messages: list[str]) -> Json:
-    return {
-        "reply": {
-            "channel": {"$ref": f"#/channels/{channel}"},
-            "messages": [{"$ref": f"#/channels/{channel}/messages/{name}"} for name in messages],
+    operations: Json = {}
+    for name, (channel, summary, group_of) in _RECEIVED.items():
+        operations[name] = _operation("receive", channel, summary)
+        if group_of is not None:
+            group = {"type": "string", "const": group_of(Settings(prefix="PREFIX")).replace("PREFIX", _PREFIX)}
+            operations[name]["bindings"] = {"kafka": {"groupId": group, "bindingVersion": BINDING_VERSION}}
+    for name, (channel, message) in _REPLIES.items():
+        reference = f"#/channels/{channel}"
+        operations[name]["reply"] = {
+            "channel": {"$ref": reference},
+            "messages": [{"$ref": f"{reference}/messages/{message}"}],
         }
-    }
+    return operations | {name: _operation("send", *operation) for name, operation in _SENT.items()}
 
 
-def _send(channel: str, summary: str) -> Json:
-    return {"action": "send", "channel": {"$ref": f"#/channels/{channel}"}, "summary": summary}
+def _operation(action: str, channel: str, summary: str) -> Json:
+    return {"action": action, "channel": {"$ref": f"#/channels/{channel}"}, "summary": summary}
 
 
 DOCUMENT: Final = "asyncapi.json"
