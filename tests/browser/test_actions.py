@@ -79,7 +79,7 @@ async def test_operator_extends_an_exhausted_stream(open_page: OpenPage) -> None
         shown = await dialog(page, "Extend", token=OPERATOR)
         confirm = shown.get_by_role("button", name="Extend stream")
         await confirm.click()
-        await expect(shown.get_by_role("alert")).to_have_text("Give a number above 0.")
+        await expect(shown.get_by_role("alert")).to_have_text("ε to add: give a number above 0, as 0.5.")
         await shown.get_by_label("ε to add").fill("1")
         await confirm.click()
         await expect(shown.get_by_role("alert")).to_contain_text("3 more charged answers for ε")

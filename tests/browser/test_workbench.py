@@ -499,6 +499,8 @@ async def test_register_proposes_attributes_from_the_columns(open_page: OpenPage
         await expect(page.locator(".outcome:visible")).to_have_count(0)
         await ward.get_by_label("Kind").select_option("integers")
         await expect(ward).to_contain_text("to be declared: minimum, maximum")
+        await ward.get_by_label("Kind").select_option("date")
+        await expect(ward).to_contain_text("to be declared: first day, last day")
         await ward.get_by_label("Kind").select_option("categories")
         await ward.get_by_label("Values").fill("A, B")
         await expect(ward).not_to_contain_text("to be declared")

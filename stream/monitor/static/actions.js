@@ -96,10 +96,8 @@ function ask(kind, subject, session) {
 }
 
 function wrongNumber(text, given, required) {
-  if (!given) {
-    return required ? "Give a number above 0." : null;
-  }
-  return Number(given) > 0 ? null : required ? "Give a number above 0." : `${text}: give a number above 0, or nothing.`;
+  const isValid = given ? Number(given) > 0 : !required;
+  return isValid ? null : `${text.split(" (")[0]}: give a number above 0, as 0.5${required ? "" : ", or nothing"}.`;
 }
 
 /** Describe the effect of a request from its receipt. */

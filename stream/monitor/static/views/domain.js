@@ -87,7 +87,7 @@ function attributeRow(onRemove) {
     decimal: [labelled("Minimum", lowest), labelled("Maximum", highest), labelled("Step", step, "values between are rounded to it")],
     date: range(dates),
     timestamp: [...range(times), labelled("Time zone", times.zone, "where days begin, as Europe/Berlin")],
-    categories: [labelled("Values", values, "separated by commas or line breaks"), labelled("Any other value counts as", other, "if empty, rows with other values are left out"), labelled("Ordered", ordered)],
+    categories: [labelled("Values", values, "separated by commas or line breaks"), labelled("Any other value counts as", other, "if empty, rows with other values are left out, and events are refused"), labelled("Ordered", ordered)],
     bins: [labelled("Edges", edges, "ascending, separated by commas")],
     text: [labelled("Longest text in bytes", longest, "longer texts are in no group; unknown groups alone may group by it")],
   };
@@ -117,11 +117,12 @@ function attributeRow(onRemove) {
     element,
     focus: () => name.focus(),
     name: () => name.value.trim(),
-    /** Return the required fields of the kind that are still empty. */
+    /** Return the labels of the kind's required fields that are still empty. */
     missing() {
       const domain = row.value();
       const isEmpty = (field) => domain[field] === undefined || domain[field].length === 0;
-      return PARTS_OF_DATES.includes(domain.granularity) ? [] : REQUIRED[domain.kind].filter(isEmpty);
+      const labels = ["date", "timestamp"].includes(domain.kind) ? { minimum: "first day", maximum: "last day" } : {};
+      return PARTS_OF_DATES.includes(domain.granularity) ? [] : REQUIRED[domain.kind].filter(isEmpty).map((field) => labels[field] ?? field);
     },
     /** Fill in a proposed attribute; the hint has what the table's description says of it. */
     fill({ name: proposed, domain, missing, unit, description }) {
