@@ -44,7 +44,7 @@ from stream.kafka.topic_creation import require_topics
 from stream.kafka.topic_layouts import alerts_group
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import partition_of
-from stream.questions.alert_states import ABOVE_BYTES, BELOW_BYTES
+from stream.questions.alert_states import ABOVE_BYTES, BELOW_BYTES, matches_patterns
 from stream.services.runner import force_exit_after, ignore_stop_signals, install_stop_handlers
 from stream.settings import Settings
 
@@ -109,6 +109,14 @@ async def _run_deliveries(deliveries: list[TargetDelivery], probes: Probes, stop
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def warn_of_unknown_sources(target: Target, registered: Iterable[str]) -> None:
+    """Log the patterns of a target's ``sources`` that match no registered source: a mistyped name gets no alerts."""
+    names = list(registered)
+    unknown = [one for one in target.sources if not any(matches_patterns(name, (one,)) for name in names)]
+    if unknown:
+        log.warning("no registered source matches", target=target.name, sources=unknown)
+
+
 class TargetDelivery:
     """Delivers alerts to one target and tracks its position in the answers."""
 
@@ -155,6 +163,9 @@ class TargetDelivery:
                 await self._openings.stop()
 
     async def _follow(self, sender: TargetSender) -> None:
+        if self._target.sources:
+            await self._openings.read()
+            warn_of_unknown_sources(self._target, self._openings.sources)
         if isinstance(self._target, WebhookTarget):
             await self._deliver_to_webhook(Webhook(self._target, sender, self._metrics, self._stopping))
         else:

@@ -31,7 +31,7 @@ from stream.engine.restore import create_reader, read_to_end
 from stream.engine.writer import Writer
 from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.client.client_patches import RefusedTimeError, group_members
-from stream.kafka.topic_creation import require_topics
+from stream.kafka.topic_creation import read_topics, require_topics
 from stream.kafka.topic_layouts import budget_group, layout, worker_group
 from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
@@ -142,7 +142,10 @@ def _require_same_layout(backup: BackupFile, topics: Topics) -> None:
 
 
 async def _require_empty(settings: Settings, topics: Topics) -> None:
-    """Refuse an installation with records, running services, or committed offsets."""
+    """Refuse an installation with records, running services, or committed offsets, or with topics that are hidden."""
+    visible = (await read_topics(settings)).replicas
+    if hidden := sorted(one.name for one in layout(topics) if one.name not in visible):
+        raise BackupError(f"Kafka hides from this principal: {', '.join(hidden)}; import as an administrator")
     partitions = [
         TopicPartition(topic.name, number) for topic in layout(topics) for number in range(topic.partitions)
     ]

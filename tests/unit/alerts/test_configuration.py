@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from stream.alerts.alert_service import warn_of_unknown_sources
 from stream.alerts.alerts_file import AlertmanagerTarget, AlertsError, AlertsFile, WebhookTarget
 from stream.cli import monitor_commands, service_commands
 from stream.cli.output import CommandError
@@ -40,6 +42,15 @@ def webhook(folder: Path, **fields: Any) -> dict[str, Any]:
 
 def alertmanager(**fields: Any) -> dict[str, Any]:
     return {"name": "am", "kind": "alertmanager", "urls": ["http://alertmanager:9093"], **fields}
+
+
+def test_target_of_a_mistyped_source_is_logged() -> None:
+    target = AlertmanagerTarget.model_validate(alertmanager(sources=["flight", "vit*"]), strict=False)
+    with capture_logs() as logged:
+        warn_of_unknown_sources(target, ["flights", "vitals"])
+        warn_of_unknown_sources(target, ["flight@2013-01-01T00:00:00Z", "vitals"])
+    [line] = logged
+    assert (line["event"], line["target"], line["sources"]) == ("no registered source matches", "am", ["flight"])
 
 
 def test_target_matches_stream_name_in_each_period() -> None:

@@ -16,7 +16,7 @@ import pytest
 from schemas import TrailHead
 from schemas.ledger import LostTimeStatement
 from sotto import Driver, Refused
-from stream.dev import backup_file
+from stream.dev import backup_file, ledger_restoration
 from stream.dev.backup_file import (
     BackupError,
     BackupFile,
@@ -27,8 +27,16 @@ from stream.dev.backup_file import (
     check_backup,
     is_backup,
 )
-from stream.dev.ledger_restoration import HALTED_REASON, LOST_ANSWERS_REASON, RestoredLedger, _records_of_backup
+from stream.dev.ledger_restoration import (
+    HALTED_REASON,
+    LOST_ANSWERS_REASON,
+    RestoredLedger,
+    _records_of_backup,
+    _require_empty,
+)
+from stream.kafka.topic_creation import FoundTopics
 from stream.optional_packages import EXTRA_OF_PACKAGE
+from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from tests.builders import KEY, source
 from tests.unit.dev.backups import back_up, installation
@@ -294,3 +302,17 @@ main()
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "the ledger follows from it" in done.stdout
+
+
+async def test_import_without_rights_names_the_hidden_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that Kafka hides has no end offset, so its end would be awaited in vain."""
+    topics = Topics("sotto", 1)
+
+    async def read_topics(_: Settings) -> FoundTopics:
+        return FoundTopics(topics, {name: [1] for name in (topics.ledger, topics.trail, topics.state)})
+
+    monkeypatch.setattr(ledger_restoration, "read_topics", read_topics)
+    with pytest.raises(
+        backup_file.BackupError, match=r"^Kafka hides .*: sotto\.answers, .*; import as an administrator$"
+    ):
+        await _require_empty(Settings(), topics)
