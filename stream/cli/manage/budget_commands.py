@@ -91,7 +91,8 @@ def add(
     if isinstance(wanted, TableSource):
         counted = describe_table_bound(wanted)
         bound = [f"{counted}; no ± covers a person's other rows"] if counted else []
-        details = [*bound, *describe_rows(wanted), describe_engine(wanted, DEFAULT_TABLE_BYTES)]
+        private = "'sotto source check' shows the table's owner how many rows these are"
+        details = [*bound, *describe_rows(wanted), private, describe_engine(wanted, DEFAULT_TABLE_BYTES)]
     registered = f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
     show_result(receipt, registered + _describe_clamping(wanted), *details, receipt.meaning, as_json=as_json)
 

@@ -115,7 +115,7 @@ def _print_report(report: CheckReport) -> None:
     for one in report.misfits:
         if one.sum_moved:
             say(
-                f"clamping values {one.what} the range changes the sum of {one.attribute} by {one.sum_moved:+,.6g}"
+                f"{'rounding' if one.fate == 'rounded' else f'clamping values {one.what} the range'} changes the sum of {one.attribute} by {one.sum_moved:+,.6g}"
             )
     if report.surplus_lines:
         say(f"lines with more cells than columns: {report.surplus_lines:,}; extra cells are ignored")

@@ -56,7 +56,7 @@ class Misfit:
     farthest: str | None
     """The number farthest out of range."""
     sum_moved: float | None
-    """Change of the attribute's sum by clamping finite cells; None if it has no sum."""
+    """Change of the attribute's sum by clamping or rounding finite cells; None if it has no sum."""
 
 
 class ValueCounts:
@@ -190,7 +190,8 @@ class CellCheck:
         below, above = outside & (numbers < domain.minimum), outside & (numbers > domain.maximum)
         self._count("missing", missing)
         self._count("not a number", unread, column)
-        self._count("between steps", rounded, column)
+        if (found := self._count("between steps", rounded, column)) is not None:
+            found.sum_moved += float(np.sum(value[rounded] - numbers[rounded]))
         self._measure_outside(self._count("below", below), numbers[below], domain.minimum)
         self._measure_outside(self._count("above", above), numbers[above], domain.maximum)
         misfits: Mask = missing | unread | rounded | below | above
@@ -226,7 +227,9 @@ class CellCheck:
             found=found.values.most_frequent(),
             different=found.values.distinct_count() if is_counted else None,
             farthest=None if found.farthest is None else _format_number(found.farthest),
-            sum_moved=found.sum_moved if fate == "clamped" and isinstance(self.domain, Numeric) else None,
+            sum_moved=found.sum_moved
+            if fate in {"clamped", "rounded"} and isinstance(self.domain, Numeric)
+            else None,
         )
 
     def _find_fate(self, what: MisfitKind) -> tuple[Fate, str | None]:

@@ -150,7 +150,9 @@ def test_source_commands_set_and_show_the_engine(driver: Driver) -> None:
     said = run_connected("source", "add", json.dumps(table), "--engine", "duckdb")
     assert f"counted in DuckDB, and take 4 bytes of disk each; {room}" in said
     assert "each row is taken as one person; if a person has several rows, declare 'person' and" in said
-    assert "a row is left out if a cell of any attribute is missing or unreadable\n" in said
+    assert (
+        "a row is left out if a cell of any attribute is missing or unreadable\n'sotto source check' shows" in said
+    )
     opened = run_connected("stream", "open", json.dumps(spec("rows", "first")))
     for shown in (opened, run_connected("stream", "show", "rows")):
         assert "a row is left out if a cell of any attribute is missing or unreadable\n" in shown

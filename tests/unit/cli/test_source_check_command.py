@@ -203,5 +203,6 @@ def test_rounded_decimals_are_a_warning_and_exit_with_0() -> None:
     result = check("price\n1.5\n2.3\n", source=source)
     assert result.exit_code == 0, result.stdout
     assert "between steps" in result.stdout
+    assert "rounding changes the sum of price by +0.2\n" in result.stdout
     assert "the table fits its declaration; warning: cells are rounded" in result.stdout
     assert check("price\n1.5\n2.3\n11.2\n", source=source).exit_code == 1
