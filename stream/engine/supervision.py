@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final, NoReturn
 
-from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, KafkaError
 
 from stream.diagnostics import LoggableError, get_logger
 from stream.engine.health import EngineHealth, ServiceHealth, ServiceName
 from stream.engine.partition_task import PartitionTask
 from stream.engine.session import STEPS_WAITING_FOR_KAFKA, EngineRole
 from stream.kafka.client.adapter import Clients, Consumer
-from stream.kafka.client.broker_connections import connection_options
+from stream.kafka.client.broker_connections import connection_options, raise_if_refused
 from stream.kafka.client.client_patches import session_timeout_error
 from stream.settings import Settings, variable_of
 
@@ -51,7 +51,7 @@ class Membership:
         """The reason why this process is not a member; empty if it is one."""
         self.kafka_answers_since: float | None = None
         """Monotonic time since which Kafka has answered each request; None if it does not answer."""
-        self._name = settings.instance
+        self._settings = settings
         self._role = role
         self._consumer = consumer
         self._is_delayed = is_delayed
@@ -75,7 +75,7 @@ class Membership:
             raise session_timeout_error(self._session_ms)
         if self._consumer.displaced:
             raise MembershipLostError(
-                f"another process has joined group {self._role.group} under the name {self._name} and has its "
+                f"another process has joined group {self._role.group} under the name {self._settings.instance} and has its "
                 f"partitions; give each process of a role its own {variable_of('instance')}, or set none"
             )
 
@@ -93,6 +93,15 @@ class Membership:
         finally:
             await self._observer.close()
 
+    async def _describe_cause(self, error: Exception) -> str:
+        """Name what a broker refuses, such as a user that was removed while the service runs."""
+        if isinstance(error, KafkaConnectionError) and self._settings.security_protocol != "PLAINTEXT":
+            try:
+                await raise_if_refused(self._settings)
+            except KafkaError as refused:
+                return str(refused)
+        return type(error).__name__
+
     async def _poll_membership(self) -> None:
         session_seconds = self._session_ms / 1000
         try:
@@ -104,9 +113,8 @@ class Membership:
             self.kafka_answers_since = self._absent_since = None
             # A single lost answer is no reason to act; after a session timeout Kafka has removed the member.
             if time.monotonic() - self._last_answer_at > session_seconds:
-                self._set_membership(
-                    joined=False, absence=f"gets no answer about its group from Kafka ({type(error).__name__})"
-                )
+                cause = await self._describe_cause(error)
+                self._set_membership(joined=False, absence=f"gets no answer about its group from Kafka ({cause})")
             return
         now = self._last_answer_at = time.monotonic()
         if self.kafka_answers_since is None:

@@ -6,11 +6,14 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
+from pydantic import SecretStr
 
 from stream.engine import health, session, supervision
 from stream.engine.batch_loop import PartitionHealth
@@ -32,6 +35,8 @@ from stream.engine.supervision import (
 )
 from stream.kafka.broker_addresses import free_port
 from stream.kafka.broker_process import HOST
+from stream.kafka.client.broker_connections import SecurityError
+from stream.settings import Settings
 
 WAIT = 20.0
 """Seconds after which a test gives up."""
@@ -106,6 +111,37 @@ def test_health_of_absent_member_gives_reason(clock: Clock) -> None:
     )
     assert service_health.answer_probe("/livez") == ("200 OK", "ok")
     assert (metric(service_health, "member"), metric(service_health, "ready")) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_absence_names_the_refused_user(monkeypatch: pytest.MonkeyPatch, is_refused: bool) -> None:
+    """A user may be removed while the service runs; brokers then refuse its new connections."""
+
+    class Observer:
+        async def members(self, _group: str) -> frozenset[str]:
+            raise KafkaConnectionError
+
+    class Clients:
+        def observer(self, **_: Any) -> Observer:
+            return Observer()
+
+    async def connect(_: Settings) -> None:
+        if is_refused:
+            raise SecurityError("kafka:9093 refuses user 'sotto-worker' or its password; check them")
+
+    monkeypatch.setattr(supervision, "raise_if_refused", connect)
+    user = {"sasl_username": "sotto-worker", "sasl_password": SecretStr("wrong")}
+    settings = Settings.of_local_broker("kafka:9093", security_protocol="SASL_PLAINTEXT", **user)
+    role = SimpleNamespace(name="worker", group="sotto-workers", member="sotto-worker")
+    member = Membership(cast(Any, role), settings, cast(Any, None), cast(Any, Clients()), lambda: False)
+    member._last_answer_at -= 60.0
+    await member._poll_membership()
+    cause = (
+        "kafka:9093 refuses user 'sotto-worker' or its password; check them"
+        if is_refused
+        else "KafkaConnectionError"
+    )
+    assert member.absence == f"gets no answer about its group from Kafka ({cause})"
 
 
 def test_health_is_not_ready_after_minute_of_failures(clock: Clock) -> None:
