@@ -113,7 +113,7 @@ async def test_history_names_windows_and_groups_without_ids(hourly: Scene, open_
         page = await open_page(address, "streams/visits%2Fcounts%402026-03-03T05%3A00%3A00Z", OPERATOR)
         table = page.get_by_role("table", name="Answers of the stream")
         newest = table.locator("tbody tr").first.locator("td")
-        await expect(newest.nth(1)).to_have_text("2026-03-03 05:45–06:00 · zone east")
+        await expect(newest.nth(1)).to_have_text("2026-03-03 05:45–06:00 UTC · zone east")
         await expect(table.locator("th").nth(4)).to_have_text("± (α)")
 
 

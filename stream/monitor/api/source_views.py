@@ -304,7 +304,7 @@ def build_feed_view(tables: MonitorTables, entry: SourceEntry, members: Iterable
         source,
         idle=source.idle if source.clock == "broker" else None,
         asked_to=max(ends, default=None),
-        asked_at=max((one.updated for one in latest if one.updated is not None), default=None),
+        asked_at=max((one.last_answered for one in latest if one.last_answered is not None), default=None),
         processes=[FeedProcess.from_record(one) for one in members if one.role == "feed"],
     )
 
@@ -349,8 +349,8 @@ def stalled_sources(tables: MonitorTables, workers: WorkersView, now: float) -> 
         stalled = [one for one in latest if not is_timed or _is_overdue(one, source, now)]
         if stalled:
             ends = [end for one in stalled if (end := _last_window_end(one, source)) is not None]
-            updates = [one.updated for one in stalled if one.answered and one.updated is not None]
-            found.append(StalledSource(source=name, since=max(ends or updates, default=None), feed_runs=runs))
+            answers = [one.last_answered for one in stalled if one.last_answered is not None]
+            found.append(StalledSource(source=name, since=max(ends or answers, default=None), feed_runs=runs))
     return found
 
 

@@ -68,11 +68,16 @@ async def test_feed_view_shows_last_asked_window(mechanism: dict[str, Any]) -> N
         found.driver.publish("flights", [event(f"N{hour}", f"2013-01-01T{hour}:00:00Z")])
         found.driver.advance("flights", f"2013-01-01T{hour}:30:00Z")
         found.now += 10.0  # digests come every few seconds
-        for worker in found.driver._workers:
-            found.driver.write(worker.collect_due_outputs(found.now))
+        digests = [worker.collect_due_outputs(found.now) for worker in found.driver._workers]
+        for digest in digests:
+            found.driver.write(digest)
         view = await feed(found)
         assert format_moment(int(view["asked_to"] * 1000)) == f"2013-01-01T{end}:00:00Z", hour
     assert view["asked_at"] == found.now
+    found.now += 60.0
+    for digest in digests:  # a restarted worker repeats its totals
+        found.driver.write(digest)
+    assert (await feed(found))["asked_at"] == found.now - 60.0
     assert (view["topic"], view["clock"], view["idle"]) == ("ops.departures", "marks", None)
 
 

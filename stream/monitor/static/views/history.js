@@ -165,7 +165,7 @@ function answerRow(row, mechanism, unit) {
   const asked = question === null ? (answer.window ? "" : `id ${answer.id}`) : describeQuery(question, mechanism);
   const cells = [
     time(when),
-    [asked, windowText(answer.window), pairs(answer.group), ...warnings.map((one) => `warning: ${one}`)].filter(Boolean).join(" · "),
+    [asked, answer.window ? `${windowText(answer.window)} UTC` : "", pairs(answer.group), ...warnings.map((one) => `warning: ${one}`)].filter(Boolean).join(" · "),
     answerText(row),
     intervalText(answer),
     typeof answer.alpha === "number" ? `${bound(answer.alpha)}${unit ?? ""}` : "–",
