@@ -170,6 +170,20 @@ def test_source_commands_set_and_show_the_engine(driver: Driver) -> None:
         run_connected("source", "add", json.dumps(source()), "--engine", "duckdb")
 
 
+@pytest.mark.parametrize(
+    ("sensitivity", "grid", "noise"),
+    [(0.01, 1, "; the noise is that of a sensitivity of 1, because"), (0.3, 0.1, None), (2, 1, None)],
+)
+def test_source_of_values_says_how_it_rounds(
+    driver: Driver, sensitivity: float, grid: float, noise: str | None
+) -> None:
+    """The default grid of 1 makes shares whole numbers, and their noise a hundred times larger."""
+    driver.register(source("shares", sensitivity=sensitivity, grid=grid))
+    shown = run_connected("source", "show", "shares")
+    assert f"rounded to multiples of {grid:g}, the grid" in shown
+    assert (noise or "the noise is") in shown if noise else "the noise is" not in shown
+
+
 def test_opening_of_local_privacy_says_who_sends_an_event(driver: Driver) -> None:
     """Without ``contributions`` one event of a stream stands for one person."""
     taken = (
