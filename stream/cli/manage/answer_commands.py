@@ -222,7 +222,7 @@ def format_notice(notice: Notice, width: int) -> list[Text]:
     threshold = f"threshold {terms.threshold_text}" if terms.threshold_text else ""
     parts = [
         registered_name(notice.stream),  # without the period, because the line shows the window
-        window_text(answer),
+        window_text(answer) and f"{window_text(answer)} UTC",  # the line's time is local
         group_text(answer.group),
         estimate_text(answer),
         describe_reasons(answer.reasons) or "",

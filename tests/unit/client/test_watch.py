@@ -181,7 +181,7 @@ def test_format_notice_has_all_parts_within_terminal_width() -> None:
         assert all(len(line) <= width for line in text)
         whole = re.sub(r"\s+", " ", " ".join(text))
         assert (
-            f"▲ ALERT {long} 2013-01-01 05:00–06:00 origin=EWR 31.23 ± 4.1 threshold 900, delay >= 60 46 left"
+            f"▲ ALERT {long} 2013-01-01 05:00–06:00 UTC origin=EWR 31.23 ± 4.1 threshold 900, delay >= 60 46 left"
             in whole
         )
     asked = replace(notice, terms=AlertTerms(900.0, counted=None))
@@ -218,7 +218,7 @@ def test_format_notice_has_all_parts_within_terminal_width() -> None:
 def test_notice_has_all_numbers_of_an_answer(fields: dict[str, Any], shown: str) -> None:
     """Answers of histograms, unknown groups and quantiles have their numbers, and ± only in the numbers' unit."""
     [line] = format_notice(Notice(0.0, "late", "flights", answer("answer", group=None, **fields)), 200)
-    assert line.plain.endswith(f"01-01 05:00–06:00  {shown}")
+    assert line.plain.endswith(f"01-01 05:00–06:00 UTC  {shown}")
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_format_notice_has_stream_name_and_json_its_period() -> None:
     stream = "late@2013-01-01T00:00:00Z"
     notice = Notice(0.0, stream, "flights@2013-01-01T00:00:00Z", answer("above", stream=stream))
     [line] = format_notice(notice, 120)
-    assert " late  2013-01-01 05:00–06:00" in line.plain
+    assert " late  2013-01-01 05:00–06:00 UTC" in line.plain
     assert "@" not in line.plain
     assert notice_document(notice)["stream"] == stream
     [ended] = format_notice(Notice(0.0, stream, ended="exhausted"), 120)
