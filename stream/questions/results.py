@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, Self, overload
 
@@ -261,7 +261,7 @@ class Result(ConvertibleRows, Answer):
         - the attributes of the number's group, or its ``position``; for one of several quantiles also ``q``;
         - ``estimate``, ``alpha`` and, if the number has them, ``interval_low`` and ``interval_high`` (the ends of its
           confidence interval) or ``typical_error``;
-        - ``informative``, which is false for a number that is not informative.
+        - if some number is not informative, ``informative``: false for this number and true for the others.
 
         An attribute with the name of another column gets a ``*`` at its end.
         """
@@ -357,7 +357,12 @@ class Results(ConvertibleRows, Sequence[Result]):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of all results."""
-        return [row for result in self._results for row in result.rows()]
+        rows = [row for result in self._results for row in result.rows()]
+        if any("informative" in row for row in rows):
+            for row in rows:
+                if (row.get("estimate"), row.get("choice")) != (None, None):
+                    row.setdefault("informative", True)
+        return rows
 
     def __repr__(self) -> str:
         return result_text.format_answers(self._results)
@@ -386,8 +391,8 @@ def _interval_columns(interval: Interval | TextInterval | None) -> dict[str, flo
     return {} if interval is None else {"interval_low": interval[0], "interval_high": interval[1]}
 
 
-def _informative_column(place: int, uninformative: Container[int]) -> dict[str, bool]:
-    return {"informative": False} if place in uninformative else {}
+def _informative_column(place: int, uninformative: frozenset[int]) -> dict[str, bool]:
+    return {"informative": place not in uninformative} if uninformative else {}
 
 
 def _rename_clashing(group: Mapping[str, Any], columns: dict[str, Any]) -> dict[str, Any]:

@@ -143,7 +143,10 @@ def test_result_marks_the_numbers_of_its_groups() -> None:
     answer = {"estimates": (50.0, 2.0), "intervals": ((40.0, 60.0), (0.0, 12.0)), "alpha": 20.0}
     result = _answer(answer).with_question(_query({"group_by": ["sex"]}), TABLE)
     assert (result.informative, result.uninformative) == (True, (1,))
-    assert [row.get("informative", True) for row in result.rows()] == [True, False]
+    clear = _answer({"estimate": 50.0, "alpha": 1.0}).with_question(_query({"where": "sex = 'F'"}), TABLE)
+    rows = Results([clear, result, _answer({"outcome": "halted"})]).rows()
+    assert [row.get("informative") for row in rows] == [True, True, False, None]
+    assert "informative" not in clear.rows()[0]
     assert result.warnings == (ROWS_LEFT_OUT, f"not informative: 1 of 2 numbers; {EXCEEDS_NUMBER}")
     assert "not informative" in repr(Results([result]))
     assert result == _answer(answer)
