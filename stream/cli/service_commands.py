@@ -227,9 +227,9 @@ def up(
         roles += [("worker", number) for number in range(workers)]
         roles += [("alerts", 0)] if alerts is not None else []
         say_progress("starting the services")
-        ledger: list[tuple[ServiceName, int]] = [("budget", number) for number in range(LEDGER_PARTITIONS)]
-        queries: list[tuple[ServiceName, int]] = [("worker", number) for number in range(settings.partitions)]
-        readiness = stack.enter_context(ReadinessReader(settings, [*ledger, *queries]))
+        awaited: list[tuple[ServiceName, int]] = [("budget", number) for number in range(LEDGER_PARTITIONS)]
+        awaited += [("worker", number) for number in range(settings.partitions)]
+        readiness = stack.enter_context(ReadinessReader(settings, awaited))
         services = [
             stack.enter_context(
                 Service(

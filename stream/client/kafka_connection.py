@@ -180,7 +180,7 @@ class KafkaConnection:
     ) -> AIOKafkaConsumer:
         """Return a consumer of all answers, at their beginning or end; the caller must stop it.
 
-        It skips batches that contain none of the ``searched_bytes`` of their partition.
+        ``searched_bytes`` returns byte strings for a partition; batches without any of them are skipped. None skips no batch.
 
         Raises:
             TopicsError: the topic has the wrong number of partitions.
@@ -215,7 +215,7 @@ class KafkaConnection:
             try:
                 return await sender.send(topic, key, value, headers, partition)
             except ProducerClosed:
-                # If the sender failed and was ended while this record waited for room in its buffer, the next one sends it.
+                # A failed sender was ended while this record waited for room in its buffer; the next sender sends the record.
                 if not sender.failed:
                     raise
 

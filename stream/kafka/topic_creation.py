@@ -20,6 +20,7 @@ from stream.kafka.topic_layouts import (
     Difference,
     TopicLayout,
     TopicsError,
+    changed_topic_remedy,
     compaction_problem,
     configuration_differences,
     create_missing,
@@ -29,7 +30,6 @@ from stream.kafka.topic_layouts import (
     installation_exists,
     layout,
     missing_topic_problem,
-    other_source_remedy,
     partition_differences,
     prefixes_of,
     read_configurations,
@@ -307,10 +307,10 @@ class LiveTopicReport:
     """Why feeds may miss events of the topic."""
 
 
-async def inspect_live_topic(settings: Settings, source: EventsSource, past_ms: int = 0) -> LiveTopicReport:
+async def inspect_live_topic(settings: Settings, source: EventsSource, needed_ms: int = 0) -> LiveTopicReport:
     """Reports whether feeds can count a source's topic; an empty report if Kafka hides this from the principal.
 
-    ``past_ms`` is the time for which the topic must have kept its events.
+    ``needed_ms`` is the time for which the topic must have kept its events.
     """
     try:
         async with admin_client(settings) as admin:
@@ -327,7 +327,7 @@ async def inspect_live_topic(settings: Settings, source: EventsSource, past_ms: 
     return LiveTopicReport(
         is_compacted=compaction is not None,
         problem=compaction or timestamps_problem(source, actual),
-        warning=None if compaction else retention_warning(source, actual, past_ms),
+        warning=None if compaction else retention_warning(source, actual, needed_ms),
     )
 
 
@@ -354,7 +354,7 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
     if len(kept) != wanted.partitions:
         raise TopicsError(
             f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; "
-            f"{other_source_remedy(source)}"
+            f"{changed_topic_remedy(source)}"
         )
     if deleting := retention_differences(wanted, actual.get(wanted.name, {})):
         raise TopicsError(f"Kafka deletes records that must be kept: {format_differences(deleting)}")

@@ -65,7 +65,7 @@ def durability_settings(replication: int) -> dict[str, str]:
 
 def layout(topics: Topics) -> list[TopicLayout]:
     """Returns the layout of every topic of an installation."""
-    many, serial = topics.partitions, LEDGER_PARTITIONS
+    many = topics.partitions
     return [
         TopicLayout(topics.queries, many, {"cleanup.policy": "delete", "max.message.bytes": str(_MEGABYTE)}),
         TopicLayout(topics.control, many, _CHANGELOG, must_keep_records=True),
@@ -73,10 +73,10 @@ def layout(topics: Topics) -> list[TopicLayout]:
         TopicLayout(topics.state, many, _CHANGELOG, must_keep_records=True),
         TopicLayout(topics.partials, many, {"cleanup.policy": "delete", "max.message.bytes": str(4 * _MEGABYTE)}),
         TopicLayout(topics.merges, many, _CHANGELOG, must_keep_records=True),
-        TopicLayout(topics.requests, serial, {**_KEPT_FOUR_WEEKS, "max.message.bytes": str(_MEGABYTE)}),
-        TopicLayout(topics.charges, serial, _KEPT_FOUR_WEEKS),
-        TopicLayout(topics.ledger, serial, _CHANGELOG, must_keep_records=True),
-        TopicLayout(topics.trail, serial, _KEPT_FOREVER, must_keep_records=True),
+        TopicLayout(topics.requests, LEDGER_PARTITIONS, {**_KEPT_FOUR_WEEKS, "max.message.bytes": str(_MEGABYTE)}),
+        TopicLayout(topics.charges, LEDGER_PARTITIONS, _KEPT_FOUR_WEEKS),
+        TopicLayout(topics.ledger, LEDGER_PARTITIONS, _CHANGELOG, must_keep_records=True),
+        TopicLayout(topics.trail, LEDGER_PARTITIONS, _KEPT_FOREVER, must_keep_records=True),
         TopicLayout(topics.rejected, many, {"cleanup.policy": "delete", "max.message.bytes": str(8 * _MEGABYTE)}),
         TopicLayout(topics.status, many, _COMPACTED),
     ]
@@ -110,10 +110,10 @@ def usual_partition_count(prefix: str, counts: Mapping[str, int]) -> int | None:
     If two numbers are equally frequent, the smaller one is returned, because partitions can be added
     but not removed.
     """
-    serial = {
+    ledger_topics = {
         one.name for one in layout(Topics(prefix, LEDGER_PARTITIONS + 1)) if one.partitions == LEDGER_PARTITIONS
     }
-    numbers = Counter(count for name, count in counts.items() if name not in serial)
+    numbers = Counter(count for name, count in counts.items() if name not in ledger_topics)
     return min(numbers, key=lambda number: (-numbers[number], number), default=None)
 
 
@@ -306,9 +306,9 @@ def compaction_problem(source: EventsSource, actual: Mapping[str, str]) -> str |
     )
 
 
-def retention_warning(source: EventsSource, actual: Mapping[str, str], past_ms: int) -> str | None:
-    """Returns a warning if Kafka deletes events after less than a day, or before feeds can count a past window."""
-    kept, needed = int(actual.get("retention.ms", "-1")), max(LEAST_RETENTION_MS, past_ms)
+def retention_warning(source: EventsSource, actual: Mapping[str, str], needed_ms: int) -> str | None:
+    """Returns a warning if Kafka keeps events for less than a day, or for less than ``needed_ms``."""
+    kept, needed = int(actual.get("retention.ms", "-1")), max(LEAST_RETENTION_MS, needed_ms)
     if not 0 <= kept < needed:
         return None
     return (
@@ -333,6 +333,6 @@ def missing_topic_problem(source: str, topic: str) -> str:
     return f"topic {topic} of source '{source}' does not exist; 'sotto events topic {source}' creates it"
 
 
-def other_source_remedy(source: str) -> str:
+def changed_topic_remedy(source: str) -> str:
     """Returns the remedy for a topic whose number of partitions has changed."""
     return f"close the streams of source '{source}', and register another source for the topic as it is"

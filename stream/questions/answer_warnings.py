@@ -62,7 +62,7 @@ def warn_about_domains(source: Source, query: Query) -> tuple[str, ...]:
     workers refuse them.
     """
     lines = [_ONE_CANDIDATE_WARNING] if query.candidates is not None and len(query.candidates) == 1 else []
-    texts = [text for text in predicates_of(query) if _deciding_pattern.search(text)]
+    texts = [text for text in predicates_of(query) if _may_be_constant_pattern.search(text)]
     if texts and isinstance(source, TableSource):
         from stream.questions.predicate_limits import warn_about_predicate  # noqa: PLC0415  (the SQL parser is slow to import)
 
@@ -77,7 +77,7 @@ _ONE_CANDIDATE_WARNING: Final = (
     f"candidates: with one candidate the choice is known in advance; {CHARGED_AS_USUAL_TEXT}"
 )
 
-_deciding_pattern = re.compile(r"\d|\b(?:and|or|in|false)\b", re.IGNORECASE)
+_may_be_constant_pattern = re.compile(r"\d|\b(?:and|or|in|false)\b", re.IGNORECASE)
 
 
 def warn_about_rows(source: Source, query: Query) -> tuple[str, ...]:
@@ -134,8 +134,8 @@ NO_BOUND: Final = "no error bound is left after the stream's last measurement"
 def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tuple[str | None, ...]:
     """Return, for each number or decision, the reason why it is not informative; None if it is or may be informative.
 
-    If the question is unknown, because another client asked it, a number gets a reason only if it would have
-    one whatever the question was.
+    The question is unknown if another client asked it. Then a number gets a reason only if it would have one for
+    every possible question.
     """
     if query is None and source is None and answer.window is None:
         return ()
@@ -162,9 +162,9 @@ def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tu
     is_share = query is not None and (query.fraction or query.rate is not None)
     error = answer.typical_error if alpha is None else alpha
     errors = [largest_error(number, interval, error) for number, interval in zip(numbers, intervals, strict=False)]
-    least = 0.0 if query is not None or answer.window is not None else LARGEST_SHARE * _widest_range(source)
+    min_error = 0.0 if query is not None or answer.window is not None else LARGEST_SHARE * _widest_range(source)
     return tuple(
-        _reason_of(number, error if error is None or error > least else None, limits, is_share=is_share)
+        _reason_of(number, error if error is None or error > min_error else None, limits, is_share=is_share)
         for number, error in zip(numbers, errors, strict=False)
     )
 
@@ -220,9 +220,9 @@ def _reason_of(
     if limits is not None and error > LARGEST_SHARE * (limits[1] - limits[0]):
         return EXCEEDS_RANGE
     # A number with a public range (such as a mean) is as informative near 0 as elsewhere. So only shares, and numbers
-    # without a range, are compared with their error. An interval that is cut off at 0 has an error of at least the number.
-    counts = limits is None or is_share
-    return EXCEEDS_NUMBER if counts and error and error >= abs(number) else None
+    # without a range, are compared with their error. If 0 cuts an interval off, its error is at least the number.
+    is_compared = limits is None or is_share
+    return EXCEEDS_NUMBER if is_compared and error and error >= abs(number) else None
 
 
 def _public_range(query: Query, source: Source | None) -> tuple[float, float] | None:

@@ -239,7 +239,7 @@ def _json_form(value: Any) -> Any:  # noqa: PLR0911 - one for each type
     is_scalar = getattr(value, "shape", None) == () and hasattr(value, "dtype")
     match value.dtype.kind if is_scalar else None:
         case "f":
-            return float(str(value))  # a float32 keeps its own shortest decimal
+            return float(str(value))  # numpy's shortest decimal: 0.1 for float32(0.1)
         case "M":
             text = str(value.astype("datetime64[ms]"))
             return None if text == "NaT" else f"{text}Z"

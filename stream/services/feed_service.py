@@ -25,7 +25,7 @@ from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.topic_creation import find_live_topic
-from stream.kafka.topic_layouts import TopicsError, feed_group, merging_group, other_source_remedy
+from stream.kafka.topic_layouts import TopicsError, changed_topic_remedy, feed_group, merging_group
 from stream.processing.dead_letters import refused_share, share_range
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
@@ -352,7 +352,7 @@ class FeedService:
                 [source.topic],
                 self._clients,
                 partitions=partitions,
-                remedy=other_source_remedy(source.source),
+                remedy=changed_topic_remedy(source.source),
                 health=health,
                 clock=self._clock,
             )

@@ -80,8 +80,8 @@ _HIDDEN_CAUSE_MESSAGE: Final = (
 )
 OUTSIDE_ROOTS: Final = "outside SOTTO_TABLE_ROOTS"
 LARGER_THAN_MEMORY: Final = "larger than SOTTO_TABLE_BYTES"
-LARGER_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
-"""LARGER_THAN_MEMORY and LARGER_FILES are causes that only tables in memory have."""
+FILES_TOO_LARGE: Final = "larger than SOTTO_TABLE_READING_BYTES"
+"""Like ``LARGER_THAN_MEMORY``, only for tables in memory: the engine DuckDB has neither limit."""
 
 
 class UnreadableError(DataError):
@@ -120,10 +120,10 @@ class UnreadableError(DataError):
     @property
     def remedy(self) -> str:
         """The remedy for the cause."""
-        if self.cause in {LARGER_THAN_MEMORY, LARGER_FILES}:
+        if self.cause in {LARGER_THAN_MEMORY, FILES_TOO_LARGE}:
             return 'raise that limit, or register a new source over it with "engine": "duckdb"'
         if self.cause == OUTSIDE_ROOTS:
-            return "move the table below one of these folders or addresses, or have the operator of the services add its own"
+            return "move the table below one of these folders or addresses, or ask the operator to add the table's"
         if "SOTTO_" in self.cause:
             return "make the table smaller, or raise that limit"
         return "give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at its end, or an address"

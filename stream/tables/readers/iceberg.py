@@ -64,8 +64,8 @@ def version_files(
     with _as_unreadable_errors():
         if metadata not in listed:
             raise UnreadableError(_NOT_IN_FOLDER)
-        first = _folder_io("", listed, read_bytes).new_input("/".join(metadata))
-        table = FromInputFile.table_metadata(first)
+        metadata_file = _folder_io("", listed, read_bytes).new_input("/".join(metadata))
+        table = FromInputFile.table_metadata(metadata_file)
         _require_supported_features(table)
         location = table.location.rstrip("/") + "/"
         files = [
@@ -155,13 +155,13 @@ def _require_supported_features(table: Any) -> None:
 def _columns_that_may_be_missing(table: Any, file: Any) -> tuple[str, ...]:
     """Return the columns whose cells are missing if a file lacks them.
 
-    Two kinds of columns are left out. If a file lacks a partition column, its cells are in the manifest. If the manifest
-    counts values of a column for the file, the file has this column, perhaps under another name.
+    The result has no partition columns, because their cells are in the manifest, and no columns whose values the manifest
+    counts for this file: if the file lacks such a name, a rename is not in the metadata, and reading fails.
     """
-    known = {field.source_id for spec in table.partition_specs for field in spec.fields} | set(
+    required_ids = {field.source_id for spec in table.partition_specs for field in spec.fields} | set(
         file.value_counts or ()
     )
-    return tuple(field.name for field in table.schema().fields if field.field_id not in known)
+    return tuple(field.name for field in table.schema().fields if field.field_id not in required_ids)
 
 
 def _kept_rows(file: Any, deletions: Sequence[TableFile], options: Mapping[str, Any]) -> bytes | None:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from schemas import Address
-from stream.tables.table_errors import LARGER_FILES, DataError, UnreadableError
+from stream.tables.table_errors import FILES_TOO_LARGE, DataError, UnreadableError
 
 MAX_FILES: Final = 10_000
 MAX_LISTED_FILES: Final = 100_000
@@ -244,7 +244,7 @@ def require_file_count(files: Sized) -> None:
 def require_size(files: Sequence[TableFile], most_bytes: int | None) -> None:
     """Raise UnreadableError if files have more than ``most_bytes`` in total."""
     if most_bytes is not None and sum(file.size for file in files) > most_bytes:
-        raise UnreadableError(LARGER_FILES)
+        raise UnreadableError(FILES_TOO_LARGE)
 
 
 def _list_files(folder: Path, depth: int | None) -> list[PathParts]:

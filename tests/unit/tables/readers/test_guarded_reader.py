@@ -257,8 +257,8 @@ def test_refusal_has_cause_only_if_deployment_reveals_causes(tmp_path: Path) -> 
         "give a well-formed .csv, .csv.gz or .parquet file, a folder of them with '/' at its end, or an address"
     )
     assert found == {
-        "../people.csv": "outside SOTTO_TABLE_ROOTS; move the table below one of these folders or addresses, or have the operator of the "
-        "services add its own",
+        "../people.csv": "outside SOTTO_TABLE_ROOTS; move the table below one of these folders or addresses, or ask the operator to add "
+        "the table's",
         "none.csv": f"missing; {kinds}",
         "large.csv": 'larger than SOTTO_TABLE_BYTES; raise that limit, or register a new source over it with "engine": "duckdb"',
         "quote.csv": "a stray quote; put cells with quotes, commas or newlines in quotes, and double their own quotes",
