@@ -86,6 +86,9 @@ def test_verify_compares_files_with_noted_heads(entries: Entries, tmp_path: Path
     assert whole.returncode == 0, whole.stderr
     assert f"head {head}" in whole.stdout.replace("\n", "")
     assert "only the trail" in whole.stdout
+    unseen = "a rollback is not noticed"
+    assert unseen not in whole.stdout.replace("\n", " ")
+    assert unseen in run_sotto("ledger", "verify", str(trail)).stdout.replace("\n", " ")
     cut = tmp_path / "cut.jsonl"
     write_trail(cut, [entries[:-1]])
     missing = run_sotto("ledger", "verify", str(cut), "--head", head)
