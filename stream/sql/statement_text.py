@@ -178,10 +178,11 @@ def calendar_attribute(name: str, source: TableSource, find_attribute: Callable[
             return attribute
     if domain.kind == "date" and wanted.startswith("hour"):
         raise StatementError(f"{word}: {quote_name(declared)} holds dates, which have no hours; name a timestamp")
-    zone = "" if domain.timezone is None else f', "timezone": "{domain.timezone}"'
+    zone = "" if domain.timezone is None else f', "zone": "{domain.timezone}"'
+    zoned = "" if domain.timezone is None else f" in the zone {quote_name(domain.timezone)}"
     limits = "" if wanted in DATE_PARTS else ', "minimum": …, "maximum": …'
     raise StatementError(
-        f"{word}: no attribute has granularity '{wanted}' and reads the column of {quote_name(declared)}; declare one in a new "
+        f"{word}: no attribute has granularity '{wanted}'{zoned} and reads the column of {quote_name(declared)}; declare one in a new "
         f'source: "{wanted}": {{"kind": "{domain.kind}", "granularity": "{wanted}"{zone}{limits}}} in attributes, and '
         f'"{wanted}": "{column}" in columns'
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from schemas import Dates
 from sotto import Driver, StatementError
 from tests.builders import installation, source, stream
 
@@ -105,3 +107,19 @@ def test_column_that_is_no_attribute_is_refused_with_its_attributes() -> None:
     driver = installation(spec, sources=[table], rows={"visits": {"seen_at": DAYS}})
     with pytest.raises(StatementError, match="is called 'seen_at'; name an attribute of this column: 'day'"):
         driver.sql("SELECT EXTRACT(MONTH FROM seen_at), COUNT(*) FROM s GROUP BY 1")
+
+
+def test_declaration_that_a_refusal_gives_is_valid() -> None:
+    """A weekday in another zone is another attribute, and the refusal says so."""
+    days = {"kind": "timestamp", "zone": "Europe/Berlin", **YEAR}
+    attributes = {"day": days, "weekday": {"kind": "timestamp", "granularity": "weekday"}}
+    table = source("visits", "table", attributes=attributes, columns={"weekday": "day"})
+    spec = stream("s", "visits", "laplace", mechanism={"answers": 2})
+    driver = installation(spec, sources=[table], rows={"visits": {"day": DAYS}})
+    with pytest.raises(
+        StatementError, match="granularity 'weekday' in the zone 'Europe/Berlin' and reads"
+    ) as refused:
+        driver.sql("SELECT EXTRACT(ISODOW FROM day), COUNT(*) FROM s GROUP BY 1")
+    declared = re.search(r"source: \"weekday\": (\{.*\}) in attributes", str(refused.value))
+    assert declared is not None
+    assert Dates.model_validate_json(declared[1]).zone == "Europe/Berlin"
