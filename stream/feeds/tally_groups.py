@@ -143,13 +143,17 @@ class TallyGroup:
 
     def _count_late_events(self, batch: EventBatch, column_masks: UInt64Array) -> None:
         """Add to the total of late events those whose windows were published before this step."""
-        for tally in self.tallies.values():
-            rows = np.flatnonzero(column_masks & np.uint64(tally.column_bit))
-            latest = batch.times[rows] - batch.times[rows] % self._interval_ms
-            low = np.maximum(latest - self._size + self._interval_ms, tally.begin)
+        latest = batch.times - batch.times % self._interval_ms
+        low = latest - self._size + self._interval_ms
+        most = int(latest.max())
+        begun = [tally for tally in self.tallies.values() if tally.begin <= most]
+        # Few events are late, so the others are left out before the work for each tally.
+        early = np.flatnonzero(low < max((tally.first for tally in begun), default=0))
+        for tally in begun if len(early) else ():
+            rows = early[(column_masks[early] & np.uint64(tally.column_bit)) != 0]
             closed = np.minimum(batch.clocks[rows] - self._open_ms, tally.first - 1)
-            missed = (np.minimum(latest, closed) - low) // self._interval_ms + 1
-            self._event_totals.late += int(np.maximum(missed, 0).sum())
+            missed = np.minimum(latest[rows], closed) - np.maximum(low[rows], tally.begin)
+            self._event_totals.late += int(np.maximum(missed // self._interval_ms + 1, 0).sum())
 
     def _windows_with_rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
         """Yield the windows in which these rows may lie, each with its rows in the partition's order."""
