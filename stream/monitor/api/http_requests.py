@@ -81,9 +81,9 @@ def malformed_error(
     found = error.error_count()
     if found > MAX_FAULTS:
         return ProblemError(400, "malformed", f"{what}: {found} fields are wrong; compare it with /openapi.json")
-    fields = []
+    fields, given = [], None if body is None else parse_or_none(body)
     for detail in error.errors(include_url=False)[:MAX_FIELDS]:
-        steps = map(str, detail["loc"]) if body is None else locate_fault(parse_or_none(body), detail)
+        steps = map(str, detail["loc"]) if body is None else locate_fault(given, detail)
         place = ".".join([*steps, *(["kind"] if detail["type"] == KIND_ERROR else [])]) or "body"
         fields.append(FieldProblem(field=place[:80], message=explain_to_writer(detail)))
     wrong = "1 field is wrong" if found == 1 else f"{found} fields are wrong"
