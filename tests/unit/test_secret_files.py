@@ -11,6 +11,7 @@ import pytest
 
 from stream.cli.manage.record_rows import create_owner_only_file
 from stream.cli.output import CommandError
+from stream.errors import Unreachable
 from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 
@@ -182,3 +183,10 @@ def test_full_disk_leaves_no_empty_file(tmp_path: Path, monkeypatch: pytest.Monk
         pass
     assert [path.name for path in folder.iterdir()] == ["kept"]
     assert read_secret(folder / "kept") == "secret"
+
+
+def test_error_of_a_file_content_is_not_one_of_the_disk(tmp_path: Path) -> None:
+    """An Unreachable is an OSError, too, and its message must reach the user."""
+    with pytest.raises(Unreachable, match="no broker"), create_owner_only_file(tmp_path / "new"):
+        raise Unreachable("no broker")
+    assert not (tmp_path / "new").exists()

@@ -319,7 +319,7 @@ def create_owner_only_file(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
     except BaseException as error:
         path.unlink(missing_ok=True)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.strerror:  # none of a SottoError such as Unreachable
             raise CommandError(f"cannot write {path}: {error.strerror}") from None
         raise
 
