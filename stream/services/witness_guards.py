@@ -299,6 +299,8 @@ class AnchoringGuard(WitnessGuard):
                 )
                 if await witness.write(anchor):
                     witness.last_written = (head, ends)
+                    # A reading from before this anchor must not look like an emptied witness.
+                    self._anchors[witness] = self._anchors[witness] or [anchor]
         await self._stamp(head)
         self._show_failures()
 
@@ -333,7 +335,7 @@ class AnchoringGuard(WitnessGuard):
     async def _compare_trail(self, witness: WatchedWitness, anchors: Sequence[Anchor]) -> None:
         """Raise RolledBackError unless the trail contains the longest anchored head and the ledger's head."""
         if not anchors:
-            if self._head is not None and self._head.entries and witness.last_written is None:
+            if self._head is not None and self._head.entries:
                 self._empty.add(witness)
                 self.metrics.empty_witnesses.set(len(self._empty))
                 log.error(

@@ -188,6 +188,23 @@ async def test_empty_witness_is_reported_only_beside_a_trail(entries: int) -> No
         assert metrics.failing_witnesses._value.get() == 0
 
 
+async def test_witness_emptied_while_the_service_runs_is_reported() -> None:
+    """The next session of the process compares with the witness again."""
+    witness, processor = WitnessInMemory(), BudgetProcessorStub()
+    processor.trail_head = anchor(0).head
+    guard, metrics = guard_of(witness, kind=AnchoringGuard, anchor_seconds=0.01)
+    async with guard:
+        await guard.check(0, processor, FixedEndsConsumer())
+        await until(lambda: witness.anchors)
+        processor.trail_head = anchor(5).head
+        guard.note_committed(0, processor)
+        await until(lambda: len(witness.anchors) == 2)
+        assert metrics.empty_witnesses._value.get() == 0
+        witness.anchors.clear()
+        await guard.check(0, processor, FixedEndsConsumer())
+        assert metrics.empty_witnesses._value.get() == 1
+
+
 async def test_anchors_stay_in_order_after_a_clock_goes_back() -> None:
     """A witness sorts anchors by time, so a later anchor must not get an earlier time than one of a clock that was ahead."""
     ahead = 9_000_000_000_000
