@@ -45,8 +45,8 @@ _FORMS_WITHOUT_ROWS: Final = {"value", "values", "category", "alarm", "running",
 MECHANISM_DEFAULTS: Final[dict[str, Any]] = {"monotone": False, "sparsity": 16}
 """Values of mechanisms' fields, unless a comparison gives others.
 
-``monotone`` is False because it is a promise about the questions. In the form ``cells``, ``sparsity`` is also the
-largest number of cells of one question to a histogram.
+``monotone`` is False because it is a promise about the questions. In the form ``cells``, a question to a
+histogram, too, has at most ``sparsity`` cells.
 """
 
 
@@ -118,8 +118,8 @@ def compare_for_source(
 ) -> MechanismComparison:
     """Compare all mechanisms for questions about a source.
 
-    Without a source, ``options`` give the number of rows and the attributes' sizes. ``goal_fields`` are further
-    fields of ``PlanGoal``; ``on_mechanism`` is called before each plan.
+    Without a source, ``options`` give the number of rows and the attributes' sizes. ``fields`` replace values of
+    ``MECHANISM_DEFAULTS``; ``goal_fields`` are further fields of ``PlanGoal``; ``on_mechanism`` is called before each plan.
 
     Raises:
         PlanError: the form or an option does not fit the source, or α depends on private facts.
@@ -172,9 +172,9 @@ def _describe_alpha(goal: PlanGoal, attribute: str | None) -> str:  # noqa: C901
         case "sum":
             return "of a count: a sum's α is this times the most by which one row changes the sum, which --source declares"
         case "mean" if goal.summed:
-            return f"of a mean times its number of rows: a mean's α is about this divided by that number{any_of}"
+            return f"of a mean times its number of rows: divide it by the number of rows for about the mean's α{any_of}"
         case "mean":
-            return "of a mean times its number of rows, in ranges of its attribute, which --source declares"
+            return "of a mean times its number of rows, in multiples of its attribute's range, which --source declares"
         case "quantile" if not goal.ranked:
             return "in rows of rank; --source and --rows give the error in value"
         case "quantile":
@@ -240,8 +240,8 @@ def choose_mechanism(
         raise RefusedError(
             f"mechanism.attributes: the table has {len(names)}; name from 1 to {_MOST_ATTRIBUTES} of them"
         )
-    over = _with_mechanism(asked, Pmw(kind="pmw", attributes=names, rows=auto.rows))
-    facts = facts_for_plan(over, source, table_rows)
+    widest_spec = _with_mechanism(asked, Pmw(kind="pmw", attributes=names, rows=auto.rows))
+    facts = facts_for_plan(widest_spec, source, table_rows)
     parameters = StreamParameters(
         asked.epsilon, asked.delta, asked.beta, asked.expected_queries, asked.expected_queries
     )

@@ -1,8 +1,8 @@
 """Verifies that the grants of a ledger follow from the requests in its trail.
 
 The chain of digests reveals each change of an entry. A person who can rewrite the whole trail and the
-ledger, such as the broker's administrator, can make a new chain. A new chain is found if a head of the
-old one was noted elsewhere. ``AnchoredTrail`` finds an anchored head in the trail; it compares no grants.
+ledger, such as the broker's administrator, can make a new chain. This is detected if a head of the old
+chain was noted elsewhere. ``AnchoredTrail`` finds an anchored head in the trail; it compares no grants.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TrailCheck:
         self._findings: list[str] = []
         self._sources: dict[str, schemas.Totals] = {}
         self._populations: set[str] = set()
-        self._first_streams: dict[str, schemas.TrailStanding] = {}
+        self._sources_at_beginning: dict[str, schemas.TrailStanding] = {}
         self._openings: dict[str, TrailOpening] = {}
         self._ends: dict[str, schemas.TrailEvent] = {}
         self._lost_streams: set[str] = set()
@@ -62,7 +62,7 @@ class TrailCheck:
                 if isinstance(entry, schemas.TrailEvent) and entry.stream is not None:
                     self._ends[entry.stream] = entry
             case schemas.TrailStanding():
-                self._first_streams[entry.source] = entry
+                self._sources_at_beginning[entry.source] = entry
                 self._sources[entry.source] = entry.totals
             case schemas.TrailRestored():
                 ended = {name for name, end in self._ends.items() if end.event == "closed"}
@@ -179,12 +179,12 @@ class TrailCheck:
     def _compare_streams(self, name: str, account: Account, openings: Counter[str]) -> list[str]:
         """Compare the streams from before the trail's beginning, and the number of all streams of the source."""
         before = {stream: one for stream, one in account.grants.items() if stream not in self._openings}
-        standing = self._first_streams.get(name)
+        beginning = self._sources_at_beginning.get(name)
         digest = digest_streams((stream, one.identity.digest) for stream, one in before.items())
-        first = (standing.streams, standing.digest) if standing else (0, digest_streams(()))
+        noted = (beginning.streams, beginning.digest) if beginning else (0, digest_streams(()))
         # The digest covers all streams from before the beginning, so it cannot be compared if one is retired.
-        is_comparable = not account.retired or len(before) == first[0]
-        if account.streams != first[0] + openings[name] or (is_comparable and (len(before), digest) != first):
+        is_comparable = not account.retired or len(before) == noted[0]
+        if account.streams != noted[0] + openings[name] or (is_comparable and (len(before), digest) != noted):
             return [f"source '{name}': the streams from before the trail's beginning were changed"]
         return []
 
@@ -223,8 +223,8 @@ def _compare_amounts(owner: str, record: object, summed: object) -> list[str]:
 def _extension_costs(grant: Grant, ledger: Ledger, accountant: str) -> Mapping[str, schemas.Amount]:
     source = ledger.account(grant.spec.source).source
     costs = {}
-    for known, extension in enumerate(grant.extensions):
-        start = charged_answers(grant.calibration, grant.extensions[:known])
+    for number, extension in enumerate(grant.extensions):
+        start = charged_answers(grant.calibration, grant.extensions[:number])
         costs[extension.request] = to_amount(
             extension_cost(grant.calibration, accountant, extension, start), source
         )

@@ -13,7 +13,7 @@ from schemas import Answer
 Interruption = Literal["none", "crash", "redelivery"]
 """Fault during a run: none, a crash after each query, or repeated deliveries."""
 
-_SIGNS = {"above": "above", "below": "below", "halted": "halted", "answer": ""}
+_OUTCOME_TEXTS = {"above": "above", "below": "below", "halted": "halted", "answer": ""}
 
 
 class AuditError(RuntimeError):
@@ -29,8 +29,8 @@ class AnswerContent(NamedTuple):
 
     def __str__(self) -> str:
         shown = [*map(str, self.numbers), *([] if self.choice is None else [self.choice])]
-        sign = _SIGNS[self.outcome]
-        return f"{sign}{'=' if sign and shown else ''}{','.join(shown)}"
+        outcome_text = _OUTCOME_TEXTS[self.outcome]
+        return f"{outcome_text}{'=' if outcome_text and shown else ''}{','.join(shown)}"
 
 
 Transcript = tuple[AnswerContent, ...]
@@ -284,7 +284,7 @@ def _each_exceeds_previous(transcript: Transcript) -> bool:
 
 
 RUNNING_CASES: Final = (
-    # The windows cover two hours. In one hour the person has events in each window, and one of these events counts.
+    # The person has events in all four windows of the first hour, which is a period, and one of these events counts.
     make_case(
         "one person's hour of 6 events more",
         {"kind": "running_count", "steps": 4},
@@ -325,7 +325,7 @@ RUNNING_TEXTS_CASES: Final = (
     ),
 )
 
-_COUNTED_TOPIC: Final = {
+_TOPIC_OF_SENT_SUMS: Final = {
     "kind": "events",
     "neighbors": "add-remove",
     "topic": "audit",
@@ -350,21 +350,21 @@ def _each_at_least_one(transcript: Transcript) -> bool:
     return all(seen.numbers[0] >= 1 for seen in transcript)
 
 
-COUNTED_CASES: Final = (
+SENT_SUMS_CASES: Final = (
     # Each window has independent noise, and all answers include the first window's noise.
     make_case(
         "one event more",
         {"kind": "running_count", "steps": 3},
-        _COUNTED_TOPIC,
+        _TOPIC_OF_SENT_SUMS,
         _running_sides(([0.0], [1.0]), ([0.0, 0.0], [1.0, 0.0]), ([0.0] * 3, [1.0, 0.0, 0.0])),
         _RUNNING_PLAN,
         event=_each_at_least_one,
     ),
-    # The first two answers use nodes of two levels. Both nodes count the event, so raising both answers uses up the whole ε.
+    # The first two answers use nodes of two levels. Both nodes count the event, so together they lose the whole ε.
     make_case(
         "one event more; two levels",
         {"kind": "running_count", "steps": 3},
-        _COUNTED_TOPIC,
+        _TOPIC_OF_SENT_SUMS,
         _running_sides(([0.0], [1.0]), ([0.0], [1.0]), ([0.0, 0.0], [1.0, 0.0])),
         {**_RUNNING_PLAN, "calibration": "textbook"},
         event=lambda transcript: _each_at_least_one(transcript[:2]),
@@ -372,7 +372,7 @@ COUNTED_CASES: Final = (
     make_case(
         "another's event in place of one",
         {"kind": "running_count", "steps": 2},
-        {**_COUNTED_TOPIC, "neighbors": "replace"},
+        {**_TOPIC_OF_SENT_SUMS, "neighbors": "replace"},
         _running_sides(([0.0], [1.0]), ([0.0, 1.0], [1.0, 0.0])),
         _RUNNING_PLAN,
     ),

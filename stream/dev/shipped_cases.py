@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from stream.dev import audit_cases
 from stream.dev.audit_cases import (
-    COUNTED_CASES,
     PLAN,
+    SENT_SUMS_CASES,
     AuditError,
     Case,
     Side,
@@ -283,7 +283,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         ),
         *audit_cases.HISTOGRAM_CASES,
     ),
-    "running_count": (*COUNTED_CASES, *audit_cases.RUNNING_CASES, *audit_cases.RUNNING_TEXTS_CASES),
+    "running_count": (*SENT_SUMS_CASES, *audit_cases.RUNNING_CASES, *audit_cases.RUNNING_TEXTS_CASES),
     "lazy_histogram": (
         make_case(
             "one row more", {"kind": "lazy_histogram", **_BY_SEX}, _ADD_REMOVE_TABLE, _table_sides(_MEN_CELL, "F")

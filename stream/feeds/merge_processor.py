@@ -44,7 +44,7 @@ from stream.processing.protocol import (
 from stream.processing.topic_names import Topics, partition_of
 
 MAX_QUESTIONS_PER_STEP: Final = MAX_GROUPS
-"""A step (a batch of partials, or one pass over waiting windows) ends once its questions, or their counts, reach this."""
+"""A step (a batch of partials, or one pass over waiting windows) ends once the loads of its windows add up to this."""
 
 _PARTITION_COUNT_CHANGED = Rejection(
     "malformed",
@@ -68,8 +68,8 @@ class MergeProcessor:
 
     It asks the windows of a stream in order, each window once, as soon as every partition of the
     source has published it. Windows up to the end of a halted stream are asked too. Nothing is
-    asked or kept for a closed stream. If a source has periods, the stream of the window's period,
-    from ``definitions``, gets the questions; it may be in any partition.
+    asked or kept for a closed stream. If a source has periods, ``definitions`` has a stream for each
+    period, which gets the questions of the period's windows and may be in any partition.
     """
 
     runs_in_thread = False
@@ -86,7 +86,7 @@ class MergeProcessor:
         self._streams: dict[str, MergedStreamState] = {}
         self._offset = 0
         self.topic_ids: dict[str, str] = {}
-        self._kept: dict[bytes, RecordLike] = {}
+        self._restored_records: dict[bytes, RecordLike] = {}
         self._ended_streams: set[str] = set()
         """Ended streams whose changelog records ``_drop_ended_streams`` has to drop."""
         self._retired = RetiredStreamNames()
@@ -103,12 +103,12 @@ class MergeProcessor:
             if record.topic == self._topics.control:
                 control.append(record)
             else:
-                self._kept[record.key or b""] = record
+                self._restored_records[record.key or b""] = record
         self._follow_control(control)
 
     def end_restore(self) -> Mapping[str, int]:
         """End the restore, and return the partials' next offset according to the changelog."""
-        kept, self._kept = self._kept, {}
+        kept, self._restored_records = self._restored_records, {}
         retired = self._retired.select({stream_of_key(key) for key in kept})
         self._stale_keys = [key for key, record in kept.items() if record.value and stream_of_key(key) in retired]
         for name in self._retired.select(self._definition_by_stream):
@@ -118,18 +118,20 @@ class MergeProcessor:
         for key, record in kept.items():
             if record.value is None or stream_of_key(key) in retired:
                 continue
-            kind, _, rest = key.decode().partition("|")
+            kind_or_stream, _, rest = key.decode().partition("|")
             if key == PROGRESS_KEY:
                 self._offset = decode_changelog_record(record, decode_progress).offset
                 self.topic_ids = topic_ids_of(record)
-            elif kind == PARTIAL:
+            elif kind_or_stream == PARTIAL:
                 partials.append(decode_changelog_record(record, window_queries.decode_partial))
-            elif kind in {NODE, TEXTS}:
-                sums.append((kind, rest, record))
+            elif kind_or_stream in {NODE, TEXTS}:
+                sums.append((kind_or_stream, rest, record))
             else:
                 found = decode_changelog_record(record, decode_stream)
-                self._streams[kind] = MergedStreamState(found.incarnation, found.partitions, found.reached)
-                running = self._streams[kind].running
+                self._streams[kind_or_stream] = MergedStreamState(
+                    found.incarnation, found.partitions, found.reached
+                )
+                running = self._streams[kind_or_stream].running
                 running.windows, running.are_lost = found.windows, found.lost
         for partial in sorted(partials, key=lambda one: one.start):
             self._stream_of(partial).add_partial(partial)
@@ -158,7 +160,7 @@ class MergeProcessor:
 
         ``needs_lookup_topics`` is true if a partial belongs to a stream that control has not defined yet.
         """
-        asked, waiting, needs_lookup_topics = 0, set[tuple[str, int, int]](), False
+        load, waiting, needs_lookup_topics = 0, set[tuple[str, int, int]](), False
         partials: list[Any] = []
         for record in records:
             partials.append(partial := window_queries.parse_partial(record))
@@ -175,8 +177,8 @@ class MergeProcessor:
                 number in published or (partial.stream, partial.start, number) in waiting
                 for number in range(partial.partitions)
             ):
-                asked += window_queries.window_load(definition, MAX_QUESTIONS_PER_STEP)
-                if asked >= MAX_QUESTIONS_PER_STEP:
+                load += window_queries.window_load(definition, MAX_QUESTIONS_PER_STEP)
+                if load >= MAX_QUESTIONS_PER_STEP:
                     break
         return PartialBatch(records[: len(partials)], needs_lookup_topics, partials)
 
@@ -269,15 +271,15 @@ class MergeProcessor:
         def is_ready(definition: StandingDefinition, start: int) -> bool:
             return self._periods.is_ready(outputs, definition, start)
 
-        asked, lost = 0, []
+        load, lost = 0, []
         written: dict[bytes, bytes | None] = {}
         for name, start in ready_windows(self._waiting, self._definition_by_stream, self._streams, is_ready):
             definition, merged = self._definition_by_stream[name], self._streams[name]
-            step, was_lost = (merged.last_closed, start), merged.running.are_lost
-            asked += self._close_window(outputs, definition, merged, step, merged.close_window(start), written)
+            starts, was_lost = (merged.last_closed, start), merged.running.are_lost
+            load += self._close_window(outputs, definition, merged, starts, merged.close_window(start), written)
             if merged.running.are_lost and not was_lost:
                 lost.append(name)
-            if asked >= MAX_QUESTIONS_PER_STEP:
+            if load >= MAX_QUESTIONS_PER_STEP:
                 break
         self._write_changelog(outputs, written)
         return lost
@@ -287,12 +289,15 @@ class MergeProcessor:
         outputs: Outputs,
         definition: StandingDefinition,
         merged: MergedStreamState,
-        step: tuple[int, int],
+        starts: tuple[int, int],
         partials: Partials,
         changed_records: dict[bytes, bytes | None],
     ) -> int:
-        """Close a window, ask it if all partitions have counted it, and return its part of ``MAX_QUESTIONS_PER_STEP``."""
-        name, (before, start), asked = definition.spec.stream, step, 0
+        """Close a window, ask it if all partitions have counted it, and return its load.
+
+        ``starts`` are the starts of the last closed window and of this one.
+        """
+        name, (before, start), load = definition.spec.stream, starts, 0
         changed_records |= {partial_key(name, start, number): None for number in partials}
         if definition.source.has_periods and period_of(definition, before) != period_of(definition, start):
             # After a loss, the partition may have counted people twice in later periods too.
@@ -301,10 +306,10 @@ class MergeProcessor:
         if len(partials) == merged.partitions and asked_stream is not None:
             # Records of the running counts of a period's stream have the model's name.
             changed_records |= self._ask_window(outputs, name, asked_stream, merged, (start, partials))
-            asked = window_queries.window_load(asked_stream, MAX_QUESTIONS_PER_STEP)
+            load = window_queries.window_load(asked_stream, MAX_QUESTIONS_PER_STEP)
         changed_records[name.encode()] = encode_stream(merged)
         self._periods.close_past_streams(outputs, definition, before, start)
-        return asked
+        return load
 
     def _ask_window(
         self,

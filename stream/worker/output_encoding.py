@@ -131,10 +131,10 @@ class OutputEncoder:
         if not len(slots):
             return
         gathered = self._streams.columns.gather(slots)
-        refused: Part = b"null"
+        refusals: Part = b"null"
         if gathered.refused.any():
             reasons = zip(slots.tolist(), gathered.refused.tolist(), strict=True)
-            refused = _encode_reasons(
+            refusals = _encode_reasons(
                 [self._streams.reason(slot) if is_refused else None for slot, is_refused in reasons]
             )
         values = pack_rows(
@@ -150,7 +150,7 @@ class OutputEncoder:
                 b'","partition":%d,"offset":' % self._partition,
                 gathered.last_offset,
                 b'},"refused":',
-                refused,
+                refusals,
                 self._encode_surplus(gathered),
                 b"}",
             ),
@@ -192,11 +192,11 @@ class OutputEncoder:
 
     def _encode_spent(self, slots: npt.NDArray[np.intp], gathered: StreamColumns) -> Part:
         streams = self._streams
-        alike = [gathered.terms_of, gathered.answered > 0, gathered.tops, gathered.surplus]
+        equal_columns = [gathered.terms_of, gathered.answered > 0, gathered.tops, gathered.surplus]
         if streams.extensions:
             extended = np.array([slot in streams.extensions for slot in slots.tolist()], dtype=np.bool_)
-            alike.append(np.where(extended, slots + 1, 0))
-        first, group = group_equal_rows(len(slots), alike)
+            equal_columns.append(np.where(extended, slots + 1, 0))
+        first, group = group_equal_rows(len(slots), equal_columns)
         return spans_of([encode(streams.spent(slot)) for slot in slots[first].tolist()]), group
 
     def write_rejection(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:

@@ -105,7 +105,7 @@ class FiringRow(ApiModel):
 
 
 class AlertingSource(ApiModel):
-    """The number of a source's ``firing`` alerts without exhausted streams, and of its latest alerts that are kept."""
+    """A source's numbers of ``firing`` alerts, without exhausted streams, and of the latest ``alerts`` in memory."""
 
     source: str
     firing: int

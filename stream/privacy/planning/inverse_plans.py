@@ -198,13 +198,13 @@ def _find_boundary(
             return None
         if below is not None and above is not None and above - below <= max(int(integral), TOLERANCE * below):
             return below, above
-        signed = -distance if past else distance
+        signed_distance = -distance if past else distance
         if before is not None and before[0] != math.log(point) and distance < _UNBOUNDED_DISTANCE:
-            measured = (before[1] - signed) / (math.log(point) - before[0])
+            measured = (before[1] - signed_distance) / (math.log(point) - before[0])
             slope = min(max(measured, 0.1), 4.0)
-        before = (math.log(point), signed)
+        before = (math.log(point), signed_distance)
         # The next point should be on the other side, so the step is slightly too long.
-        guess = point * math.exp(signed / slope + math.copysign(0.4 * TOLERANCE, signed))
+        guess = point * math.exp(signed_distance / slope + math.copysign(0.4 * TOLERANCE, signed_distance))
         low, high = below or least, above or largest
         if below is not None and above is not None and (iteration % 3 == 0 or not low < guess < high):
             guess = math.sqrt(low * high)
@@ -297,15 +297,15 @@ def plan_extension(
     _require_extensible(spec, calibration, extensions)
     each = losses(calibration).extension_loss
     answers = math.floor(exact_decimal(epsilon) / each)
-    granted, failing = round_fraction_up(answers * each), 0.0
+    granted, granted_delta = round_fraction_up(answers * each), 0.0
     # If questions may have their own prices, charges are not equal rounds.
     if delta > 0.0 and has_independent_answers(calibration) and not takes_alpha(calibration):
         each_rounded = round_fraction_up(each)
-        most, most_delta = affordable_epsilon(epsilon), affordable_delta(delta)
-        longest = _most_answers(each_rounded, most, most_delta, answers)
+        most_epsilon, most_delta = affordable_epsilon(epsilon), affordable_delta(delta)
+        longest = _most_answers(each_rounded, most_epsilon, most_delta, answers)
         if longest > answers:
-            answers, failing = longest, most_delta
-            granted = min(most, optimal_epsilon(each_rounded, longest, failing))
+            answers, granted_delta = longest, most_delta
+            granted = min(most_epsilon, optimal_epsilon(each_rounded, longest, granted_delta))
     before = charged_answers(calibration, extensions)
     if answers == 0:
         price = round_fraction_up(each)
@@ -320,7 +320,7 @@ def plan_extension(
             f"epsilon: {epsilon:g} pays for {answers:,} further charged answers, and a stream may give {MAX_ANSWERS:,} in "
             f"all; give at most {max(0.0, float((MAX_ANSWERS - before) * each)):.6g}"
         )
-    return Extension(request=request, answers=answers, epsilon=granted, delta=failing)
+    return Extension(request=request, answers=answers, epsilon=granted, delta=granted_delta)
 
 
 def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: Extensions) -> None:

@@ -1,8 +1,8 @@
 """Noise layouts of the sparse vector, each with a planner that computes the exact error.
 
 A layout says which noise is one-sided, and how often the threshold's noise is drawn. ε is split into ε1 for
-the threshold, ε2 for queries and ε3 for numbers. In rational arithmetic, ε1 + ε2 + ε3 <= ε holds for the
-whole stream, or for each of c rounds. With monotone queries the sum may exceed ε (see ``tops_epsilon``).
+the threshold, ε2 for queries and ε3 for numbers. In rational arithmetic, their sum is at most the ε of the stream,
+or of a round if ⊤s redraw the threshold's noise. With monotone queries the sum may exceed ε (see ``tops_epsilon``).
 Proofs: ``docs/proofs/above-threshold.md``, ``docs/proofs/numeric-sparse.md``.
 """
 
@@ -48,13 +48,13 @@ LayoutFor = Callable[[EpsilonSplit], RunLayout]
 GRID_FREE_SCALE = 4096
 """Noise scale, in steps, above which the best split and shift do not depend on the grid."""
 
-_BLOCKS = 192
-_RESOLUTION = 4096
+_NOISE_BLOCKS = 192
+_ALPHA_RESOLUTION = 4096
 _PASSES = 3
 _EXTREME_LOGIT = 20.0
 
 
-def published_split(width: int) -> float:
+def literature_split(width: int) -> float:
     """Return the threshold's part of ε if threshold and queries divide it as 1 : width^(2/3).
 
     From Lyu, Su & Li 2017, Section 4.2; ``width`` is 2c in general and c for monotone queries.
@@ -66,28 +66,28 @@ def best_split_and_shift(layout_for: LayoutFor, start: EpsilonSplit, beta: float
     """Return the split of ε (three significant digits) and the shift that minimize α.
 
     The search alternates between two steps: it finds the least α for a fixed split and shift, and then the
-    split and shift with the least failure probability for this α. Near the optimum both steps
-    lead to the same split and shift. The noise scale of the layouts should be at least ``GRID_FREE_SCALE`` steps.
+    split and shift with the least failure probability for this α. These are also the split and shift with
+    the least α once α no longer changes. The noise scale of the layouts should be at least ``GRID_FREE_SCALE`` steps.
     """
     logits = [_logit(start.threshold_part)] + ([_logit(start.numbers_part)] if start.numbers_part > 0.0 else [])
     layout = layout_for(start)
     shift = _first_shift(layout, beta)
     for number in range(_PASSES):
-        alpha = least_alpha(layout, round(shift), beta, blocks=_BLOCKS, resolution=_RESOLUTION)
+        alpha = least_alpha(layout, round(shift), beta, blocks=_NOISE_BLOCKS, resolution=_ALPHA_RESOLUTION)
         shift, *logits = _least_failure(layout_for, alpha, [shift, *logits], beta, first=number == 0)
         layout = layout_for(_split_at(logits))
     split = _split_at(logits)
     return EpsilonSplit(_round_fraction(split.threshold_part), _round_fraction(split.numbers_part)), round(shift)
 
 
-def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> EpsilonSplit:
+def start_split(layout_for: LayoutFor, threshold_part: float, beta: float) -> EpsilonSplit:
     """Return a split in which decisions and numbers have about the same error."""
-    halves = layout_for(EpsilonSplit(threshold, 0.5))
+    halves = layout_for(EpsilonSplit(threshold_part, 0.5))
     decisions = replace(halves, numbers="none")
     shift = round(_first_shift(decisions, beta))
-    error = least_alpha(decisions, shift, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
+    error = least_alpha(decisions, shift, beta, blocks=_NOISE_BLOCKS, resolution=_ALPHA_RESOLUTION)
     number_error = math.log(1.0 + halves.tops / beta) / (halves.top_number_rate * halves.number_error_ratio)
-    return EpsilonSplit(threshold, number_error / (error + number_error))
+    return EpsilonSplit(threshold_part, number_error / (error + number_error))
 
 
 def best_numbers_part(layout_for: LayoutFor, start: EpsilonSplit, beta: float) -> EpsilonSplit:
@@ -95,7 +95,7 @@ def best_numbers_part(layout_for: LayoutFor, start: EpsilonSplit, beta: float) -
 
     def error(logit: float) -> float:
         layout = layout_for(replace(start, numbers_part=_inverse_logit(logit)))
-        return least_alpha(layout, 0, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
+        return least_alpha(layout, 0, beta, blocks=_NOISE_BLOCKS, resolution=_ALPHA_RESOLUTION)
 
     center = _logit(start.numbers_part)
     optimum = optimize.minimize_scalar(
@@ -117,30 +117,30 @@ def _inverse_logit(logit: float) -> float:
 
 
 def _first_shift(layout: RunLayout, beta: float) -> float:
-    # False ⊤s (caused by the largest of k query noises) and missed high queries get β/2 each.
-    low_reach = math.log(1.0 + layout.queries / beta) / layout.query_rate
+    # β/2 is for false ⊤s, which the largest of k query noises causes, and β/2 for high queries that are missed.
+    low_query_reach = math.log(1.0 + layout.queries / beta) / layout.query_rate
     if layout.one_sided:
         rounds = layout.tops if layout.fresh_threshold else 1
-        high_reach = math.log(1.0 + rounds / beta) / layout.threshold_rate
+        high_query_reach = math.log(1.0 + rounds / beta) / layout.threshold_rate
     else:
-        high_reach = math.log(1.0 + layout.tops / beta) / layout.query_rate
-    return 0.5 * (low_reach - high_reach)
+        high_query_reach = math.log(1.0 + layout.tops / beta) / layout.query_rate
+    return 0.5 * (low_query_reach - high_query_reach)
 
 
 def _least_failure(
     layout_for: LayoutFor, alpha: int, start: Sequence[float], beta: float, *, first: bool
 ) -> list[float]:
     shift, *logits = start
-    tail = negligible_probability(layout_for(_split_at(logits)), beta)
+    negligible = negligible_probability(layout_for(_split_at(logits)), beta)
 
     def log_failure(point: Floats) -> float:
         shift_share, layout = float(point[1]), layout_for(_split_at([point[0], *point[2:]]))
-        failure = failure_bound(layout, alpha, round(shift_share * alpha), blocks=_BLOCKS, tail=tail)
+        failure = failure_bound(layout, alpha, round(shift_share * alpha), blocks=_NOISE_BLOCKS, tail=negligible)
         return math.log(max(failure, 1e-300))
 
-    logit_step, lean_step = (0.4, 0.1) if first else (0.1, 0.03)
+    logit_step, shift_share_step = (0.4, 0.1) if first else (0.1, 0.03)
     start_point = np.array([logits[0], shift / alpha, *logits[1:]])
-    steps = np.array([logit_step, lean_step, *[logit_step] * (len(logits) - 1)])
+    steps = np.array([logit_step, shift_share_step, *[logit_step] * (len(logits) - 1)])
     simplex = np.vstack([start_point, start_point + np.diag(steps)])
     options = {"initial_simplex": simplex, "xatol": 2e-3, "fatol": 1e-4, "maxfev": 60 * len(start_point)}
     optimum = optimize.minimize(log_failure, simplex[0], method="Nelder-Mead", options=options)
@@ -152,7 +152,7 @@ def _split_at(logits: Sequence[float] | Floats) -> EpsilonSplit:
     return EpsilonSplit(*fractions)
 
 
-_LEAST_EXACT_SHIFT_SCALE = 64.0
+_COARSE_GRID_SCALE = 64.0
 """Noise scale, in steps of the stream's grid, below which shifts beside the rounded one are compared too."""
 
 _Planned = TypeVar("_Planned")
@@ -191,7 +191,8 @@ def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:
 class PlanInputs:
     """The inputs of a sparse vector's plan.
 
-    The error of numbers may be ``number_error_ratio`` times the error of decisions.
+    ``numbers`` says how the numbers of ⊤s are published: with ``fresh`` noise, or as the noisy ``gap`` above the threshold.
+    Their error may be ``number_error_ratio`` times the error of decisions.
     """
 
     cutoff: int
@@ -211,8 +212,8 @@ def plan_textbook(inputs: PlanInputs) -> SparseVectorCalibration:
 
     The noise scale is σ for the threshold and 2σ for queries. σ is 2c/ε, or √(32 c ln(1/δ))/ε if this is smaller and
     optimal composition confirms (ε, δ). ``alpha`` is 4σ(ln k + ln(2c/β))Δ for k queries (Theorems 2 and 4), or the
-    exact error if a coarse grid makes the exact error larger. Monotonicity is not used. Numbers with separate noise get
-    1/9 of ε if δ = 0; otherwise 1/(√512 + 1) of ε, and σ has ln(2/δ) instead of ln(1/δ). Then α is 4σ(ln k + ln(4c/β))Δ
+    exact error if a coarse grid makes the exact error larger. Monotonicity is not used. If numbers are published with
+    separate noise, they get 1/9 of ε if δ = 0, else 1/(√512 + 1) of it; α is 4σ(ln k + ln(4c/β))Δ, and σ has ln(2/δ)
     (Dwork & Roth 2014, Algorithm 3, Theorem 3.28).
     """
     cutoff, fresh = inputs.cutoff, inputs.numbers == "fresh"
@@ -235,7 +236,7 @@ def plan_two_sided(inputs: PlanInputs) -> SparseVectorCalibration:
 
     If numbers are published, their part of ε is the one with the least error.
     """
-    split = EpsilonSplit(published_split(_query_noise_width(inputs, fresh=False)))
+    split = EpsilonSplit(literature_split(_query_noise_width(inputs, fresh_threshold=False)))
     if inputs.numbers == "fresh":
         refinement = _refinement(inputs, inputs.epsilon)
         layout_for = _layout_function(inputs, "two_sided", inputs.epsilon, refinement)
@@ -251,7 +252,7 @@ def plan_two_sided_shifted(inputs: PlanInputs) -> SparseVectorCalibration:
         inputs,
         "two_sided_shifted",
         inputs.epsilon,
-        threshold=published_split(_query_noise_width(inputs, fresh=False)),
+        threshold_part=literature_split(_query_noise_width(inputs, fresh_threshold=False)),
     )
 
 
@@ -270,28 +271,30 @@ def plan_one_sided_rounds(inputs: PlanInputs) -> SparseVectorCalibration:
 
 
 def _plan_best_split(
-    inputs: PlanInputs, method: Method, epsilon: float, *, delta: float = 0.0, threshold: float | None = None
+    inputs: PlanInputs, method: Method, epsilon: float, *, delta: float = 0.0, threshold_part: float | None = None
 ) -> SparseVectorCalibration:
-    width = _query_noise_width(inputs, fresh=_has_new_thresholds(method))
+    width = _query_noise_width(inputs, fresh_threshold=_has_new_thresholds(method))
     refinement = _refinement(inputs, epsilon)
-    layout_for = _layout_function(inputs, method, epsilon, refinement, threshold=threshold)
-    start = _search_start(inputs, layout_for, published_split(width), refinement)
+    layout_for = _layout_function(inputs, method, epsilon, refinement, threshold_part=threshold_part)
+    start = _search_start(inputs, layout_for, literature_split(width), refinement)
     best, fine_shift = best_split_and_shift(layout_for, start, inputs.beta)
-    split = best if threshold is None else replace(best, threshold_part=threshold)
+    split = best if threshold_part is None else replace(best, threshold_part=threshold_part)
     parts = _divide_epsilon(inputs, epsilon, split)
     shift = round(fine_shift / refinement)
     scale = 1.0 / (layout_for(split).query_rate * refinement)
-    nearby = (0, 1, -1, 2, -2) if scale < _LEAST_EXACT_SHIFT_SCALE else (0,)
+    nearby = (0, 1, -1, 2, -2) if scale < _COARSE_GRID_SCALE else (0,)
     options = [_make_calibration(inputs, method, parts, shift + offset, delta=delta) for offset in nearby]
     return min(options, key=lambda option: option.alpha)
 
 
-def _search_start(inputs: PlanInputs, layout_for: LayoutFor, threshold: float, refinement: int) -> EpsilonSplit:
+def _search_start(
+    inputs: PlanInputs, layout_for: LayoutFor, threshold_part: float, refinement: int
+) -> EpsilonSplit:
     """Return the split at which the search starts; raise PlanError if no noise could fit."""
-    start = EpsilonSplit(threshold)
+    start = EpsilonSplit(threshold_part)
     decisions = layout_for(start)
     _require_noise_fit(inputs, refinement * min(decisions.threshold_rate, decisions.query_rate))
-    return start_split(layout_for, threshold, inputs.beta) if inputs.numbers == "fresh" else start
+    return start_split(layout_for, threshold_part, inputs.beta) if inputs.numbers == "fresh" else start
 
 
 def _refinement(inputs: PlanInputs, epsilon: float) -> int:
@@ -300,15 +303,15 @@ def _refinement(inputs: PlanInputs, epsilon: float) -> int:
 
 
 def _layout_function(
-    inputs: PlanInputs, method: Method, epsilon: float, refinement: int, *, threshold: float | None = None
+    inputs: PlanInputs, method: Method, epsilon: float, refinement: int, *, threshold_part: float | None = None
 ) -> LayoutFor:
-    fresh = _has_new_thresholds(method)
-    width = _query_noise_width(inputs, fresh=fresh)
+    fresh_threshold = _has_new_thresholds(method)
+    width = _query_noise_width(inputs, fresh_threshold=fresh_threshold)
     fine_steps = inputs.sensitivity_steps * refinement
     tops = min(inputs.cutoff, inputs.expected_queries)
 
     def layout_for(split: EpsilonSplit) -> RunLayout:
-        split = split if threshold is None else replace(split, threshold_part=threshold)
+        split = split if threshold_part is None else replace(split, threshold_part=threshold_part)
         fraction = split.threshold_part
         total = epsilon * _total_factor(inputs, split)
         decisions = total * (1.0 - split.numbers_part)
@@ -316,11 +319,11 @@ def _layout_function(
             one_sided=_is_one_sided(method),
             threshold_rate=decisions * fraction / fine_steps,
             query_rate=decisions * (1.0 - fraction) / (width * fine_steps),
-            fresh_threshold=fresh and tops > 1,
+            fresh_threshold=fresh_threshold and tops > 1,
             tops=tops,
             queries=inputs.expected_queries,
             numbers=inputs.numbers,
-            top_number_rate=total * split.numbers_part / ((1 if fresh else inputs.cutoff) * fine_steps),
+            top_number_rate=total * split.numbers_part / ((1 if fresh_threshold else inputs.cutoff) * fine_steps),
             number_error_ratio=inputs.number_error_ratio,
         )
 
@@ -383,9 +386,9 @@ def _divide_epsilon(inputs: PlanInputs, epsilon: float, split: EpsilonSplit) -> 
     return threshold, min(query, total * (1.0 - split.numbers_part) * (1.0 - split.threshold_part)), numbers
 
 
-def _query_noise_width(inputs: PlanInputs, *, fresh: bool) -> int:
-    """Return the scale of the query noise in units of Δ/ε2: 2c, or c for monotone queries; c is 1 for a ``fresh`` threshold."""
-    tops = 1 if fresh else inputs.cutoff
+def _query_noise_width(inputs: PlanInputs, *, fresh_threshold: bool) -> int:
+    """Return the scale of the query noise in units of Δ/ε2: 2c, or c for monotone queries; c is 1 with ``fresh_threshold``."""
+    tops = 1 if fresh_threshold else inputs.cutoff
     return tops if inputs.monotone else 2 * tops
 
 

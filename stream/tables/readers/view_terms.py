@@ -159,7 +159,8 @@ def calculate(sign: str, left: ViewTerm, right: ViewTerm) -> ViewTerm:
 def _divide(columns: Sequence[pl.Series]) -> pl.Series:
     """Divide numbers; NaN if one is missing or the divisor is 0.
 
-    Numpy divides, because polars multiplies by the reciprocal of a single divisor, which depends on the number of rows.
+    Numpy divides: if there is only one divisor, polars multiplies by its reciprocal, so a quotient would depend on the
+    number of rows.
     """
     one, two = (column.to_numpy() for column in columns)
     with np.errstate(all="ignore"):
@@ -275,7 +276,9 @@ def _operand(term: ViewTerm, kind: Kind) -> pl.Expr:
     if term.kind == "text" and kind == "date":
         return pl.lit(_require_day(term.literal), dtype=pl.String)
     if term.kind != kind:
-        raise TermError(f"{_with_article(term.kind)} instead of {_with_article(kind)}; compare it, or cast it")
+        raise TermError(
+            f"{_with_article(term.kind)} instead of {_with_article(kind)}; compare it with a value, or cast it"
+        )
     return term.value
 
 

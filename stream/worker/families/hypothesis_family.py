@@ -62,7 +62,7 @@ class _HypothesisState:
 
 
 class HypothesisFamily(RestorableFamily[_HypothesisState]):
-    """Textbook and worst-case ``pmw``, with all cells in memory, and ``sparse_pmw``, over any number of cells."""
+    """Answers ``pmw`` that is textbook or ``worst_case``, with all cells in memory, and ``sparse_pmw``, over any cells."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, "hypothesis states")
@@ -91,7 +91,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
         calibration = self._calibration(slot)
         questions = [content.question for content in contents]
         hypothesis = self._hypothesis(slot, current)
-        steps = answer_questions(
+        answers = answer_questions(
             hypothesis,
             questions,
             current.space.exact_values(questions),
@@ -104,21 +104,21 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
             beyond=not self._streams.terms_at(slot).ends_at_cutoff,
         )
         replies: list[Reply | None] = [None] * len(contents)
-        for place, (step, content) in enumerate(zip(steps, contents, strict=False)):
+        for place, (answer, content) in enumerate(zip(answers, contents, strict=False)):
             update = None
-            if step.above:
+            if answer.above:
                 update = HypothesisUpdate(
                     incarnation=self._streams.incarnations[slot],
                     number=len(current.updates),
-                    up=step.up,
-                    times=step.times,
+                    up=answer.up,
+                    times=answer.times,
                     terms=content.terms,
                     cells=content.cells,
                 )
                 current.updates.append(update)
-            half = half_width(self._streams.terms_at(slot).answer_noise) if step.above else None
+            half = half_width(self._streams.terms_at(slot).answer_noise) if answer.above else None
             replies[place] = _reply(
-                step, calibration, current.rows, update, is_fraction=content.is_fraction, half=half
+                answer, calibration, current.rows, update, is_fraction=content.is_fraction, half=half
             )
         self._keep_state(slot, current, current.updates[before:])
         self._hypothesis_cache.put((slot, self._streams.incarnations[slot]), hypothesis)
@@ -183,21 +183,21 @@ class _KeyedNoise:
 
     def _draw(self, subkey: bytes, law: Sampler, tops: int, places: range) -> npt.NDArray[np.int64]:
         number = tops.to_bytes(_NUMBER_BYTES, "big")
-        words, low = cell_words(subkey, [number + self._keys[place] for place in places], law.words)
-        return law.draw(words, low)
+        words, low_words = cell_words(subkey, [number + self._keys[place] for place in places], law.words)
+        return law.draw(words, low_words)
 
 
 def correction_rule(calibration: HypothesisCalibration, rows: int) -> TensorCorrection | SparseCorrection:
     """Return the rule for the strength of corrections; the textbook's strength is constant."""
     if calibration.method == "textbook":
         return TensorCorrection()
-    gap = calibration.learning_rate / 4.0 * calibration.rows
+    least_error = calibration.learning_rate / 4.0 * calibration.rows
     reach = calibration.sparse_vector.answer_alpha + hypothesis_reach(calibration)
-    gap_steps, reach_steps = math.ceil(gap / calibration.grid), math.ceil(reach / calibration.grid)
+    gap_steps, reach_steps = math.ceil(least_error / calibration.grid), math.ceil(reach / calibration.grid)
     if calibration.places is None:
         return TensorCorrection(gap_steps, reach_steps)
-    most = max(rows, calibration.rows) * WEIGHT_STEPS
-    return SparseCorrection(gap_steps, reach_steps, rows * WEIGHT_STEPS, most, calibration.learning_rate)
+    max_rows = max(rows, calibration.rows) * WEIGHT_STEPS
+    return SparseCorrection(gap_steps, reach_steps, rows * WEIGHT_STEPS, max_rows, calibration.learning_rate)
 
 
 def _reply(

@@ -170,7 +170,10 @@ def test_worst_case_estimate_is_not_planned_for_rejected_forms() -> None:
             "a share's α is this divided by the number of rows, --rows",
         ),
         (["--form", "sum", "--sizes", "8,2"], "of a count: a sum's α is this times the most by which one row"),
-        (["--form", "mean", "--sizes", "8,2"], "of a mean times its number of rows, in ranges of its attribute"),
+        (
+            ["--form", "mean", "--sizes", "8,2"],
+            "of a mean times its number of rows, in multiples of its attribute's range",
+        ),
         (["--form", "sum", "--source", json.dumps(source("replace"))], "--attribute selects one"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError, RunLayout, failure_bound, least_alpha
-from stream.privacy.planning.noise_layouts import published_split
+from stream.privacy.planning.noise_layouts import literature_split
 
 STEPS = 1024
 """Steps per unit of sensitivity on the fine grid of the check values."""
@@ -176,8 +176,8 @@ def test_failure_bound_with_new_thresholds_is_its_stated_expectation(*, one_side
     [
         (1, 0.5, 0.0, 37.7),
         (1, 0.5, 13.72, 26.8),
-        (20, published_split(40), 0.0, 402.0),
-        (20, published_split(40), 84.5, 347.0),
+        (20, literature_split(40), 0.0, 402.0),
+        (20, literature_split(40), 84.5, 347.0),
     ],
 )
 def test_least_alpha_of_two_sided_noise_has_check_values(

@@ -93,7 +93,7 @@ def test_views_of_single_rows_and_two_kinds_of_joins_are_accepted(select: str) -
         ("SELECT tail, origin, delay AS origin FROM flights", "line 1, column 22: two columns are called 'origin'"),
         ("SELECT tail, delay + 1 FROM flights", "line 1, column 14: an expression without a name; name it with AS"),
         ("SELECT tail, other + 1 AS o FROM flights", "line 1, column 14: a column without a kind in an expression; declare its kind"),
-        ("SELECT tail FROM flights WHERE delay", "line 1, column 32: a number instead of a boolean; compare it, or cast it"),
+        ("SELECT tail FROM flights WHERE delay", "line 1, column 32: a number instead of a boolean; compare it with a value, or cast it"),
         ("SELECT tail FROM flights WHERE origin = 1", "line 1, column 32: an integer with a text; cast one of them"),
         ("SELECT tail FROM flights WHERE day > 'March'", "line 1, column 32: a date with a text that is no day; write the day as '2024-03-31'"),
         ("SELECT tail FROM flights WHERE (delay, origin) IN ((1, 'x'))", "line 1, column 53: TUPLE in a view; use columns"),
