@@ -67,7 +67,7 @@ async def test_choice_offers_attributes_whose_values_are_candidates(open_page: O
         answer = page.get_by_role("region", name="Answer").first
         await expect(answer).to_contain_text("Answered: yes")
         await expect(answer).to_contain_text(
-            re.compile(r"It may be up to \d\S* below the best\..*; 1 charged answer is left\.")
+            re.compile(r"The choice may be up to \d\S* below the best\..*; 1 charged answer is left\.")
         )
     bins, words = ([(one.name, one.where) for one in asked.candidates or ()] for asked in scene.asks)
     assert bins == [
