@@ -42,7 +42,7 @@ def warn_about_clamping(
 ) -> tuple[str, ...]:
     """Return the warnings about clamped values in an answer's numbers, conditions and groups.
 
-    Sums, means and spreads depend on clamped values unless the condition excludes both ends of the range. A quantile
+    Sums, means and spreads, also those of candidates, depend on clamped values unless the condition excludes both ends of the range. A quantile
     does only if it, or an end of its interval, is at an end of the range.
     """
     if answer.outcome in {"rejected", "halted"} or not isinstance(source, TableSource):
@@ -52,6 +52,11 @@ def warn_about_clamping(
     lines = _describe_numbers(attributes, name, query.where)
     if query.quantile is not None:
         lines = _describe_quantile(answer, query, attributes)
+    summed = dict.fromkeys((one.sum, one.where) for one in query.candidates or ())
+    lines += tuple(
+        dict.fromkeys(line for one, where in summed for line in _describe_numbers(attributes, one, where))
+    )
+    predicates += _list_cell_conditions(query, attributes)
     groups = query.group_by or ()
     lines += _describe_steps(attributes, (name, *groups))
     ends = _describe_ends(attributes, predicates, query.where, groups)
@@ -86,6 +91,18 @@ def _describe_numbers(attributes: Mapping[str, Domain], name: str | None, where:
     if where is not None and not any(True for _ in _ends_in_groups(where, name, attributes)):
         return ()
     return (f"values of '{name}' outside {range_text(domain)} count as its ends; no ± covers this",)
+
+
+def _list_cell_conditions(query: Query, attributes: Mapping[str, Domain]) -> tuple[str, ...]:
+    """Return a condition for each value that a question's cells name; bins have none, because they name edges only."""
+    values = dict.fromkeys(item for cell in query.cells or () for item in cell.at.items())
+    return tuple(
+        '"{}" = {}'.format(
+            name.replace('"', '""'), "'{}'".format(value.replace("'", "''")) if isinstance(value, str) else value
+        )
+        for name, value in values
+        if name in attributes and not isinstance(attributes[name], Bins)
+    )
 
 
 def _describe_steps(attributes: Mapping[str, Domain], names: Iterable[str | None]) -> tuple[str, ...]:

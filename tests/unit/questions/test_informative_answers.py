@@ -209,6 +209,7 @@ def _at_end(name: str, ends: str) -> str:
         ({"estimate": 23.0, "interval": [23.0, 23.0]}, {"quantile": "hour"}, None),
         ({"choice": "high"}, {"quantile": "grade"}, None),
         ({"outcome": "rejected", "reason": "mean: no"}, {"mean": "fee"}, None),
+        ({"choice": "a"}, {"candidates": [{"name": "a", "sum": "fee"}, {"name": "b", "sum": "fee"}]}, SUMMED),
     ],
 )
 def test_answer_warns_of_clamped_values(
@@ -226,6 +227,9 @@ def test_answer_warns_of_clamped_values(
         ({"where": "fee BETWEEN 0 AND 10"}, ("'fee': 0 also counts all lower values",)),
         ({"where": "NOT FEE IN (0, 50)"}, ("'fee': 0 also counts all lower values, 50 all higher ones",)),
         ({"where": "fee <= 10 OR fee > 40"}, ()),
+        ({"cells": [{"at": {"fee": 50, "exact": 0}}]}, ("'fee': 50 also counts all higher values",)),
+        ({"cells": [{"at": {"fee": 9, "size": 3}}]}, ()),
+        ({"cells": [{"at": {"day": "2024-01-01"}}]}, ("'day': 2024-01-01 also counts all earlier dates",)),
         ({"where": "exact = 0 AND fee >= 50"}, ()),
         ({"where": "cost BETWEEN 1 AND 2.5"}, ("'cost': 2.5 also counts all higher values",)),
         ({"where": "size < 10"}, ()),
