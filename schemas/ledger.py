@@ -103,7 +103,8 @@ class TrailRequest(
     ``request`` and ``digest`` are the id and the digest of the request, as in its receipt; ``by`` is the requester. ``epsilon`` and ``delta``
     are the requested amount: a source's budget, a stream's price, or the part of a budget that an ``allotment``
     gives to ``analysts``. ``granted`` is the amount that was taken from the budget, and ``totals`` are the source's
-    totals afterwards. ``stream_digest`` is the digest of an opened stream's definition.
+    totals afterwards. ``stream_digest`` is the digest of an opened stream's definition. If a budget refused the
+    request, ``asked`` is the amount that did not fit, and ``left`` what was left. An extension adds ``answers``.
     """
 
     kind: Literal["request"] = "request"
@@ -342,8 +343,8 @@ class RetiredClaim(Event, wire_omits={"period"}):
 class RetiredTotals(Event, wire_omits={"analyst", "shared", "joining"}):
     """The sums of a source's retired streams that one ``analyst`` opened, or that name no analyst.
 
-    ``own`` counts against the source, and ``shared`` against its population. A source without a population has
-    ``joining``, the sums by each accountant, which will count against a population that it joins.
+    ``own`` counts against the source, and ``shared`` against its population. If the source has no population,
+    ``joining`` has the sums by each accountant. If it joins a population later, they count against that one.
     """
 
     kind: Literal["retired"] = "retired"
