@@ -315,9 +315,11 @@ class Estimator:
     def _largest_charge(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
         """Return the most parts that a question may cost, and True if a comparison decides on the charge."""
         if alpha is None:
-            [free] = self._answers_without_top([self._choose_question_to_publish(question)])
-            may_be_top = not self._warm_start_charged or free.answer.kind == "below"
-            return (PARTS_PER_CHARGE, True) if may_be_top else (0, False)
+            if self._warm_start_charged:
+                [free] = self._answers_without_top([self._choose_question_to_publish(question)])
+                if free.answer.kind != "below":
+                    return 0, False
+            return PARTS_PER_CHARGE, True
         reach, index, _ = self._find_best_measurement(question)
         if self._warm_start_charged and index is not None and reach <= alpha * question.unit:
             return 0, False

@@ -10,6 +10,7 @@ import pytest
 from schemas import Answer, Query
 from sotto import Driver
 from stream.errors import Invalid, Rejected
+from stream.privacy.mechanisms.estimator import Estimator
 from stream.questions.question_forms import DEFAULT_MAX_PRICE, set_default_max_price
 from stream.sql.result_tables import format_price
 from tests.builders import KEY, source, stream
@@ -143,6 +144,19 @@ def test_gaussian_answers_take_a_percentage_and_no_epsilon() -> None:
     assert (ask(made, **COUNT, max_price=0.1).reason or "").startswith(
         "malformed: max_price: an answer with Gaussian noise"
     )
+
+
+def test_refusal_before_the_first_charge_computes_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of a refusal must not depend on measurements of a warm start that is not charged yet."""
+    mechanism = {
+        "kind": "pmw",
+        "attributes": ["age", "sex"],
+        "warm_start": "workload",
+        "workload": [["age", "sex"]],
+    }
+    made = installation(mechanism, epsilon=8.0)
+    monkeypatch.delattr(Estimator, "_answers_without_top")
+    assert ask(made, **COUNT, max_price=0).outcome == "rejected"
 
 
 def test_dry_run_gives_the_price_and_raises_other_refusals() -> None:
