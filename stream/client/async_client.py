@@ -30,6 +30,7 @@ from stream.client.ledger_reader import FollowedLedger, read_latest_first, read_
 from stream.client.ledger_view import LedgerView
 from stream.engine.restore import select_readable
 from stream.errors import Invalid, Timeout
+from stream.formatting import format_count
 from stream.processing.protocol import Headers
 from stream.processing.topic_names import Topics
 from stream.questions import Question, Result, Results
@@ -324,7 +325,8 @@ class AsyncClient(AsyncCalls):
             cause = "they may still take effect, so send no others in their place; check that Kafka and 'sotto serve budget' run"
             if any(waiting_key(*one) in waiting for one in missing):
                 cause = "a table is being read, and the requests are decided after that; send them again to get their receipts"
-            raise Timeout(f"{len(missing)} requests have no receipt after {timeout:g} s; {cause}") from None
+            unanswered = format_count(len(missing), "request has", "requests have")
+            raise Timeout(f"{unanswered} no receipt after {timeout:g} s; {cause}") from None
         return [receipts[one] for one in wanted]
 
     async def _send_and_read(

@@ -241,7 +241,7 @@ async def test_budget_service_with_lost_ledger_grants_nothing(
             await asyncio.sleep(0.1)
     async with AsyncClient(settings) as later:
         again = OpenStream(request="again", stream=StreamSpec.model_validate(ward("ward-again")))
-        with pytest.raises(TimeoutError, match="1 requests have no receipt"):
+        with pytest.raises(TimeoutError, match="1 request has no receipt"):
             await later.requests([again], timeout=5)
     assert await committed(settings, topics.ledger, 0) == []
 

@@ -108,7 +108,7 @@ async def test_request_times_out_with_or_without_kafka(
     await send(connection)
     broker.up = up
     request = CloseStream(request="r", source="feed", stream="ward", reason="enough")
-    with pytest.raises(Timeout, match="1 requests have no receipt after"):
+    with pytest.raises(Timeout, match="1 request has no receipt after"):
         await asyncio.wait_for(client.request(request, timeout=0.1), 5)
     assert [topic for topic, _ in broker.taken[1:]] == [connection.topics.requests] * up
     await client.disconnect()
