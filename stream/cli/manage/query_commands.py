@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from schemas import Answer, EventsSource, Query, RandomizedResponse, Source, TableSource
+from schemas import Answer, EventsSource, GrantRecord, Query, Source, TableSource
 from schemas.queries import QUESTION_FIELDS, STATISTICS
 from schemas.wire import describe, read_json
 from stream.cli.output import AsJson, CommandError, print_warnings, read_document, say, show_json, show_table
@@ -307,13 +307,13 @@ async def _ask_question(query: Query, timeout: float, *, dry_run: bool) -> Resul
             with suppress(SottoError):
                 source = (await client.budget(await client.source_of(query.stream))).source
                 print_warnings(warn_of_attributes(query, source))
-        if query.category is not None or (answer.index and (query.value is not None or query.values is not None)):
+        carries = answer.index and (query.value is not None or query.values is not None)
+        if query.category is not None or query.threshold is not None or carries:
             # The client looks up the grants of tables only, because producers of values may not read the ledger.
             with suppress(SottoError):
                 grant = await client.grant(await client.source_of(query.stream), query.stream)
-                if query.category is not None:
-                    print_warnings(_warn_of_category(query.category, grant.spec.mechanism))
-                else:
+                print_warnings(_warn_by_grant(query, grant))
+                if carries:
                     answer.with_question(query, None, last_promised_answer(grant.calibration))
         return answer
 
@@ -341,12 +341,14 @@ def warn_of_attributes(query: Query, source: Source) -> Iterator[str]:
             yield f"{_option_of(field)}: '{name}' is no attribute of source {source.source}{hint}"
 
 
-def _warn_of_category(category: str, mechanism: object) -> list[str]:
-    """Warn that a category is not one of the stream's; the worker answers it as any other, with a random category."""
-    if not isinstance(mechanism, RandomizedResponse) or category in mechanism.categories:
-        return []
-    hint = did_you_mean(category, mechanism.categories)
-    return [f"category: '{category}' is not declared{hint}; the answer is a declared category, chosen at random"]
+def _warn_by_grant(query: Query, grant: GrantRecord) -> Iterator[str]:
+    """Warn of an unknown category, which gets a random one as any other, and of a threshold below the decisions' α."""
+    categories, alpha = getattr(grant.spec.mechanism, "categories", ()), grant.calibration.alpha
+    if (category := query.category) is not None and categories and category not in categories:
+        hint = did_you_mean(category, categories)
+        yield f"category: '{category}' is not declared{hint}; the answer is a declared category, chosen at random"
+    if query.threshold and abs(query.threshold) < alpha:
+        yield f"not informative: the threshold is less than the stream's α, {alpha:g}"
 
 
 async def warn_of_unknown_stream(client: AsyncClient, name: str) -> list[str]:

@@ -110,7 +110,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """An installation with one stream, to which the commands are connected."""
     people = source("people", "table", epsilon=9, path="p.csv", attributes=AGE)
     driver = installation(
-        stream("report", "people", "laplace", epsilon=9, mechanism={"answers": 2}),
+        stream("report", "people", "laplace", epsilon=8, mechanism={"answers": 2}),
         sources=[people],
         rows={"people": {"age": [30] * 900}},
     )
@@ -125,6 +125,17 @@ def test_ask_suggests_a_stream_of_a_similar_name(made: Driver) -> None:
     assert result.exit_code == query_commands.ExitStatus.REJECTED
     assert "warning: stream 'reprot' does not exist; did you mean 'report'?\n" in result.stderr
     assert made.grant("people", "report").answered == 0
+
+
+@pytest.mark.parametrize(("threshold", "is_warned"), [("1", True), ("800", False)])
+def test_threshold_below_the_error_of_decisions_is_not_informative(
+    made: Driver, threshold: str, is_warned: bool
+) -> None:
+    """The opening refuses such a threshold, but a question may replace it."""
+    mechanism = {"threshold": 500, "cutoff": 3}
+    made.open(stream("alarm", "people", "above_threshold", epsilon=1, mechanism=mechanism))
+    result = CliRunner().invoke(app, ["ask", "alarm", "--where", "age > 1", "--threshold", threshold])
+    assert ("not informative: the threshold is less than the stream's α" in result.stderr) == is_warned
 
 
 @pytest.mark.usefixtures("made")
