@@ -116,13 +116,13 @@ class FileWitness:
         """Return the last anchors; an empty list if the file does not exist yet."""
         with self._as_witness_errors():
             try:
-                descriptor = os.open(self._path, os.O_RDONLY | _SAFE_FLAGS)
+                opened = open(self._path, "rb", opener=_open_safely)  # noqa: SIM115  (closed below)
             except FileNotFoundError:
                 if not self._path.parent.is_dir():
                     raise
                 return []
-            with os.fdopen(descriptor, "rb") as file:
-                size = self._require_protected(descriptor)
+            with opened as file:
+                size = self._require_protected(file.fileno())
                 for lines in _read_blocks_backwards(file, size):
                     anchors = (parse_anchor(line) for line in reversed(lines) if line)
                     own = (one for one in anchors if one is not None and one.installation == installation)
@@ -132,7 +132,7 @@ class FileWitness:
 
     def read_all(self) -> list[Anchor]:
         """Return the anchors of all installations, the oldest first."""
-        with self._as_witness_errors(), os.fdopen(os.open(self._path, os.O_RDONLY | _SAFE_FLAGS), "rb") as file:
+        with self._as_witness_errors(), open(self._path, "rb", opener=_open_safely) as file:
             self._require_protected(file.fileno())
             return [anchor for line in file if (anchor := parse_anchor(line)) is not None]
 
@@ -165,6 +165,10 @@ class FileWitness:
             yield
         except OSError as error:
             raise WitnessError(f"{self.name}: {error.strerror}; check its disk and folder") from None
+
+
+def _open_safely(path: str, flags: int) -> int:
+    return os.open(path, flags | _SAFE_FLAGS)
 
 
 def _read_blocks_backwards(file: BinaryIO, end: int) -> Iterator[list[bytes]]:

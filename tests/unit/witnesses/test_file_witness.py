@@ -163,3 +163,13 @@ def test_other_addresses_are_refused_without_a_quote(address: str) -> None:
     with pytest.raises(WitnessError, match=r"^SOTTO_WITNESSES: address 2: ") as refused:
         open_witnesses(f"file:///srv/a,{address}")
     assert "secret" not in str(refused.value)
+
+
+def test_folder_instead_of_a_file_keeps_no_descriptor_open(tmp_path: Path) -> None:
+    """A service tries again as long as it runs."""
+    witness, before = FileWitness(tmp_path), len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(WitnessError, match="Is a directory"):
+        witness.read_newest("sotto")
+    with pytest.raises(WitnessError, match="Is a directory"):
+        witness.read_all()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
