@@ -117,7 +117,7 @@ def test_up_runs_once_in_folder_and_leaves_it_usable(tmp_path: Path) -> None:
         while (status := ask("ward-8", "12")) != 4:  # the worker learns of the stream a moment later
             assert status == 0
             assert time.monotonic() < deadline
-        assert ask("ward-7", "12", "--timeout", "0.001") == 6
+        assert ask("ward-7", "12", "--timeout", "0.001") in {1, 6}  # not sent, or not answered in time
         assert ask("ward-7", "nan") == 1
 
         os.kill(broker.pid, signal.SIGKILL)
