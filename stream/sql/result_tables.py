@@ -230,7 +230,8 @@ class PreparedStatement:
         candidates = [at for at in range(len(rows)) if at not in plan.excluded]
         having = statement.having
         order = [at for at in candidates if having is None or satisfies_having(having, rows[at], labels)]
-        by_number = len(order) < len(candidates)
+        ranked = not plan.rows and not statement.order  # released texts come largest first
+        by_number = len(order) < len(candidates) or (ranked and len(order[: statement.limit]) < len(order))
         for index, descending in reversed(statement.order):
             column = plan.columns[index]
             keys = _sort_keys(rows, plan, self.target.source, column)

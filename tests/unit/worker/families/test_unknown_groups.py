@@ -76,6 +76,15 @@ def test_top_keeps_the_largest_groups() -> None:
     assert list(counts(opened(spec()).ask("s", top=2, **ASKED))) == ["cold", "flu"]
 
 
+@pytest.mark.parametrize(
+    ("clauses", "is_chosen"), [("LIMIT 2", True), ("LIMIT 9", False), ("ORDER BY diagnosis LIMIT 2", False)]
+)
+def test_texts_chosen_by_limit_say_what_their_intervals_hold_for(clauses: str, is_chosen: bool) -> None:
+    """Texts come largest first, so that LIMIT alone chooses them by their noisy counts."""
+    table = opened(spec()).sql(f"SELECT diagnosis, COUNT(*) AS n FROM s GROUP BY diagnosis {clauses}")  # noqa: S608
+    assert any("named in advance; ± holds" in line for line in table.warnings) == is_chosen
+
+
 def test_text_may_be_in_a_column_of_another_name() -> None:
     rows = {"visits": {"ward": WARDS, "icd": DIAGNOSES}}
     found = counts(opened(spec(), rows=rows, columns={"diagnosis": "icd"}).ask("s", **ASKED))
