@@ -21,7 +21,7 @@ export class Chart {
     this.title = title;
     this.data = null;
     this.cursor = null;
-    this.svg = makeSvg("svg", { role: "img", tabindex: "0", height });
+    this.svg = makeSvg("svg", { role: "img", tabindex: "0", height, "aria-label": `${title}, not loaded yet` });
     this.heading = make("span", { class: "chart-title" }, title);
     this.readout = make("span", { class: "readout", role: "status" });
     this.keys = make("span", { class: "keys" });

@@ -13,7 +13,7 @@ export class CurveChart {
   constructor() {
     patterns += 1;
     this.pattern = `vacuous-${patterns}`;
-    this.svg = makeSvg("svg", { role: "img", height: HEIGHT });
+    this.svg = makeSvg("svg", { role: "img", height: HEIGHT, "aria-label": "Error, not loaded yet" });
     this.keys = make("span", { class: "keys" });
     this.note = make("p", { class: "quiet" });
     this.element = make("figure", { class: "chart curve" }, make("figcaption", {}, this.keys), this.svg, this.note);

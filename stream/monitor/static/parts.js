@@ -33,7 +33,7 @@ export function stallText({ source, since, feed_runs: runs }) {
 /** A bar of a budget: spent, granted but not spent, refunded, never granted. Its label has the same in words. */
 export function burnBar() {
   const parts = ["spent", "held", "refunded", "left"].map((name) => make("span", { class: `burn-${name}` }));
-  const element = make("div", { class: "burn", role: "img" }, parts);
+  const element = make("div", { class: "burn", role: "img", "aria-label": "Budget, not loaded yet" }, parts);
   return {
     element,
     update(row) {
