@@ -204,7 +204,7 @@ class PreparedStatement:
         warnings = [line for result in results for line in result.question_warnings]
         if any(result.basis == "hypothesis" for result in results):
             warnings.append(_ESTIMATED_WARNING)
-        if is_chosen and any(name.endswith(HIGH_SUFFIX) for name in names):
+        if is_chosen and (not ordered or any(name.endswith(HIGH_SUFFIX) for name in names)):
             warnings.append(_CHOSEN_WARNING)
         if marked is not None:
             warnings.append(marked)

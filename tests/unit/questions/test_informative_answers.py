@@ -94,7 +94,7 @@ def test_number_of_an_unknown_question_is_marked_if_none_would_be_informed() -> 
     assert reasons_of(_answer(few), None, None) == ()
 
 
-def test_result_of_top_warns_that_it_has_no_intervals() -> None:
+def test_result_of_top_warns_that_groups_were_chosen_by_noisy_numbers() -> None:
     """All clients have the warning, even if they may not read the source's definition."""
     top = _query({"group_by": ["sex"], "top": 1})
     chosen = {"estimates": [20.0], "top_groups": [{"sex": "F"}]}
@@ -106,7 +106,9 @@ def test_result_of_top_warns_that_it_has_no_intervals() -> None:
     assert bounded.with_question(top, None).question_warnings == (
         f"{line}; their ± holds for all of them at once",
     )
-    assert named.with_question(top, None).question_warnings == ()
+    assert named.with_question(top, None).question_warnings == (
+        "top: chooses groups by their noisy numbers, and a 95 % interval holds for a group named in advance",
+    )
 
 
 def test_decision_is_marked_by_the_threshold_of_its_question() -> None:

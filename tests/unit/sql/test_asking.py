@@ -455,6 +455,7 @@ def test_limit_saves_questions_only_in_an_order_of_groups(
         ("ORDER BY n DESC LIMIT 2", True),
         ("HAVING n > 45", True),
         ("HAVING n > 0", False),
+        ("HAVING n > 9999", True),
         ("ORDER BY n LIMIT 99", False),
         ("ORDER BY age LIMIT 2", False),
         ("LIMIT 2", False),
