@@ -116,10 +116,13 @@ def agrees(output: str, wanted: str) -> bool:
 
     A number before a ±, in a 95 % interval or in a row of a table may differ by twice the largest ± of the page's output.
     A ± may differ by a tenth.
-    Lines and spaces of tables may be longer or shorter. All else must match.
+    Lines and spaces of tables may be longer or shorter. A last line … stands for one or more lines of an output without
+    ±. All else must match.
     """
     if "±" not in wanted:
         lines, shown = output.splitlines(), wanted.splitlines()
+        if shown[-1:] == ["…"]:
+            lines = lines[: len(shown)]
         return len(lines) == len(shown) and all(map(matches, lines, shown))
     bounds = [_number(found) for found in re.findall(rf"± ?({_NUMBER})", wanted)]
     pattern, numbers = _noisy_pattern(wanted.strip())
