@@ -123,7 +123,9 @@ def warn_about_top(answer: Answer, query: Query | None) -> tuple[str, ...]:
     return (f"{_TOP_WITHOUT_INTERVALS}{all_at_once}",)
 
 
-_TOP_WITH_INTERVALS: Final = "top: chooses groups by their noisy numbers, and a 95 % interval holds for a group named in advance"
+_TOP_WITH_INTERVALS: Final = (
+    "top: chooses groups by noisy numbers, and a 95 % interval holds for a group named in advance"
+)
 _TOP_WITHOUT_INTERVALS: Final = "top: groups that are chosen by their noisy numbers have no 95 % interval, because it holds for a group named in advance"
 
 EXCEEDS_NUMBER: Final = "the error may exceed the number itself"

@@ -107,7 +107,7 @@ def test_result_of_top_warns_that_groups_were_chosen_by_noisy_numbers() -> None:
         f"{line}; their ± holds for all of them at once",
     )
     assert named.with_question(top, None).question_warnings == (
-        "top: chooses groups by their noisy numbers, and a 95 % interval holds for a group named in advance",
+        "top: chooses groups by noisy numbers, and a 95 % interval holds for a group named in advance",
     )
 
 
