@@ -162,6 +162,9 @@ async def test_refresh_dialog_lists_endings_and_repeats_one_request(
         table = answer.get_by_role("table", name="Answers")
         await expect(table.locator("th")).to_have_text(["n", "n ±", "n 95 % interval", "", "version"])
         await expect(table.locator("td").last).to_have_text("2")
+        await asking.goto(f"{address}/#/streams/counts")
+        history = asking.get_by_role("table", name="Answers of the stream")
+        await expect(history.locator("tbody tr").first).to_contain_text("version 2 of the data")
 
 
 async def test_refresh_may_close_all_streams(open_page: OpenPage) -> None:

@@ -80,7 +80,12 @@ async def test_population_and_allotment_changes_are_confirmed_and_once(open_page
         await form.get_by_role("button", name="Register population…").click()
         await expect(form.get_by_role("alert")).to_contain_text("Give a name")
         await form.get_by_label("Name").fill("consumers")
-        await form.get_by_label("Budget ε").fill("5")
+        for epsilon, delta, wrong in (("0,5", "", "ε: "), ("1e999", "", "ε: "), ("5", "5%", "δ: ")):
+            await form.get_by_label("Budget ε").fill(epsilon)
+            await form.get_by_label("Budget δ").fill(delta)
+            await form.get_by_role("button", name="Register population…").click()
+            await expect(form.get_by_role("alert")).to_contain_text(f"{wrong}give a number")
+        await form.get_by_label("Budget δ").fill("")
         await form.get_by_label("Renews every").fill("7d")
         await form.get_by_role("button", name="Register population…").click()
         await expect(page.get_by_role("dialog")).to_contain_text("privacy is then per period, not for ever")
@@ -102,7 +107,8 @@ async def test_population_and_allotment_changes_are_confirmed_and_once(open_page
         await form.get_by_label("Analysts").fill("carl, dora")
         await form.get_by_label("ε", exact=True).fill("2")
         await form.get_by_role("button", name="Allot…").click()
-        await expect(page.get_by_role("dialog")).to_contain_text("carl, dora share ε 2 of population consumers")
+        effect = "carl, dora share ε 2 and the budget's δ of population consumers"
+        await expect(page.get_by_role("dialog")).to_contain_text(effect)
         await confirm_dialog(page, "Allot to", expected="It is allotted")
         await expect(row_of(page, "Allotments", "grid-team")).to_contain_text("carl, dora")
     kinds = [type(one) for one in scene.requested]

@@ -333,6 +333,26 @@ async def test_price_is_shown_before_a_question_of_each_mechanism(open_page: Ope
         assert scene.driver.grant("people", "counts").answered == 0
 
 
+async def test_last_answer_removes_the_price_of_a_next_one(open_page: OpenPage) -> None:
+    """The form stays as it is, but neither a price nor a free answer is offered by an exhausted stream."""
+    scene = people(counts={"kind": "laplace", "answers": 1})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        price = page.get_by_role("region", name="Question").locator(".price")
+        await expect(price).to_contain_text("The next answer costs")
+        await page.get_by_role("button", name="Add condition").click()
+        await ask(page)
+        await expect(page.get_by_text("It is exhausted, and answers nothing")).to_be_visible()
+        await expect(price).to_have_text("")
+        await expect(page.get_by_role("group", name="Condition")).to_be_visible()
+        await ask(page)
+        await expect(page.get_by_text("To ask again, and pay again")).to_be_visible()
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer").first.get_by_role("heading")).to_have_text(
+            "Exhausted"
+        )
+
+
 async def test_halted_stream_is_shown_as_halted_before_a_question(open_page: OpenPage) -> None:
     scene = people(gone={"kind": "laplace", "answers": 3})
     scene.driver.halt("people", "gone", "under review")

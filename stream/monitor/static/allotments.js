@@ -64,6 +64,15 @@ function act(session, { verb, subject, name, effect, path, body, done }) {
   });
 }
 
+/** Say what is wrong with a typed ε or δ; null if nothing is. */
+function wrongAmounts(epsilon, delta) {
+  const [most, rest] = [typed(epsilon), typed(delta)];
+  if (!(Number.isFinite(most) && most > 0)) {
+    return "ε: give a number above 0, as 0.5.";
+  }
+  return rest === undefined || (Number.isFinite(rest) && rest >= 0) ? null : "δ: give a number from 0 to 1, as 0.000001, or nothing.";
+}
+
 function form(button, onsubmit, ...fields) {
   const wrong = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
   const element = make("form", { class: "sheet", novalidate: true }, fields, wrong, make("div", { class: "buttons" }, make("button", { type: "submit" }, button)));
@@ -86,8 +95,9 @@ export function populationForm(session) {
   return form(
     "Register population…",
     () => {
-      if (!name.value.trim() || !(Number(epsilon.value) > 0)) {
-        return "Give a name and an ε above 0.";
+      const wrong = name.value.trim() ? wrongAmounts(epsilon, delta) : "Give a name.";
+      if (wrong) {
+        return wrong;
       }
       const period = renews.value.trim();
       const population = given({ population: name.value.trim(), epsilon: Number(epsilon.value), delta: typed(delta), accountant: accountant.value, renews: period || undefined });
@@ -148,8 +158,9 @@ export function allotForm(session, { kind = "source", of = "" } = {}) {
   return form(
     "Allot…",
     () => {
-      if (!name.value.trim() || !whose.value.trim() || !(Number(epsilon.value) > 0)) {
-        return "Give a name, the owner of the budget and an ε above 0.";
+      const wrong = name.value.trim() && whose.value.trim() ? wrongAmounts(epsilon, delta) : "Give a name and the owner of the budget.";
+      if (wrong) {
+        return wrong;
       }
       const team = listed(analysts);
       const body = given({ allotment: name.value.trim(), [owner.value]: whose.value.trim(), analysts: team.length ? team : undefined, epsilon: Number(epsilon.value), delta: typed(delta) });
@@ -157,7 +168,7 @@ export function allotForm(session, { kind = "source", of = "" } = {}) {
         verb: "Allot",
         subject: "to",
         name: body.allotment,
-        effect: `${team.length ? `${team.join(", ")} share` : `${body.allotment} has`} ${amount({ epsilon: body.epsilon, delta: body.delta || 0, rho: null })} of ${owner.value} ${whose.value.trim()} from now on, in place of what this allotment had before. From then on, analysts without an allotment cannot open streams there.`,
+        effect: `${team.length ? `${team.join(", ")} share` : `${body.allotment} has`} ${amount({ epsilon: body.epsilon, delta: body.delta || 0, rho: null })}${body.delta === undefined ? " and the budget's δ" : ""} of ${owner.value} ${whose.value.trim()} from now on, in place of what this allotment had before. From then on, analysts without an allotment cannot open streams there.`,
         path: "/api/allotments",
         body,
         done: "It is allotted.",

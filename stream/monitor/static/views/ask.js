@@ -149,7 +149,7 @@ export function askView({ query, session }) {
       pending = null;
       tell("", "");
       keep({ ...show(answer), wanted, text, request: fields, answer });
-      answer.answer?.outcome === "halted" ? choose() : showPrice(() => true);
+      stream.value && updateState();
     } catch (error) {
       if (!error.retriable) {
         pending = null;
@@ -191,13 +191,34 @@ export function askView({ query, session }) {
       return;
     }
     const row = offered.find((one) => one.stream === asked);
-    const answers = row?.state === "open" || (row?.state === "exhausted" && !row.reason);
+    const answers = row?.state === "open" || (row?.state === "exhausted" && row.paysMore);
     setText(price, question && answers ? describePrice(free, charged, row?.mechanism ?? "", question.takesAlpha) : "");
     if (sql.value === suggested) {
       sql.value = suggested = statement ?? "";
       sql.placeholder = statement === null ? "This stream takes no SELECT; name another one after FROM." : "";
     }
     await priceStatement();
+  }
+
+  function describeStream({ row: { stream: name, state, reason, alpha, spent, cost }, spec }) {
+    // After the last answer, the reason follows later than the totals.
+    const paysMore = !reason && (spent.rho ?? spent.epsilon) < (cost.rho ?? cost.epsilon);
+    Object.assign(offered.find((one) => one.stream === name) ?? {}, { state, paysMore });
+    const rest = state === "exhausted" && paysMore ? " It is exhausted: its grant pays only for cheap questions with a requested error." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
+    about.replaceChildren(link(route("streams", [name]), name), `: ${mechanismName(spec.mechanism.kind)} on `, link(route("sources", [spec.source]), spec.source), `; α ${bound(alpha)}.`, state === "open" ? "" : rest);
+  }
+
+  /** Show the chosen stream's state and price after an answer, which may have been its last. */
+  async function updateState() {
+    try {
+      const detail = await send(`/api/streams/${encodeURIComponent(stream.value)}`, session.token);
+      if (detail.row.stream === stream.value) {
+        describeStream(detail);
+        await showPrice(() => true);
+      }
+    } catch (error) {
+      tell(refusal(error, "analyst"), "refused");
+    }
   }
 
   async function chosenStream(isLatest) {
@@ -220,10 +241,7 @@ export function askView({ query, session }) {
       }
       const source = declaration.source;
       const mechanism = detail.spec.mechanism.kind;
-      const { state, reason } = detail.row;
-      Object.assign(offered.find((one) => one.stream === detail.row.stream) ?? {}, { state, reason });
-      const rest = state === "exhausted" && !reason ? " It is exhausted: its grant pays only for cheap questions with a requested error." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
-      about.replaceChildren(link(route("streams", [stream.value]), stream.value), `: ${mechanismName(mechanism)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : rest);
+      describeStream(detail);
       if (source.kind === "events") {
         place.replaceChildren(emptyState("No questions needed", "Answered automatically: one question per window. To follow its answers:", `sotto answers --stream ${stream.value}`));
         await showPrice(isLatest);
