@@ -27,7 +27,7 @@ from stream.budget.decision_records import ControlPublisher, TrailWriter
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
 from stream.dev.backup_file import BackupError, BackupFile, BackupRecord, check_backup
-from stream.engine.restore import create_reader, read_to_end
+from stream.engine.restore import create_reader, read_ends, read_to_end
 from stream.engine.writer import Writer
 from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.client.client_patches import RefusedTimeError, group_members
@@ -37,7 +37,6 @@ from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.protocol import PROGRESS_KEY, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
-from stream.services.witness_guards import read_ends
 from stream.settings import Settings
 from stream.witnesses.anchor import Anchor, begin_generation, largest_end, read_newest_generations
 from stream.witnesses.witness_kinds import open_witnesses

@@ -138,7 +138,9 @@ class Metrics:
             Gauge, "rolled_back", "Owned partitions that are refused, because a witness has a later anchor."
         )
         self.failing_witnesses = build_metric(
-            Gauge, "failing_witnesses", "Witnesses that could not be read or written at the last try."
+            Gauge,
+            "failing_witnesses",
+            "Witnesses that could not be read or written at the last try, or are damaged.",
         )
         self.empty_witnesses = build_metric(
             Gauge, "empty_witnesses", "Witnesses that had no anchor of the trail when they were first read."

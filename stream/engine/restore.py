@@ -21,11 +21,15 @@ from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.client.broker_connections import connection_options
 from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Processor
+from stream.processing.topic_names import Topics
 from stream.settings import Settings
 
 if TYPE_CHECKING:
     from prometheus_client import Counter
 
+
+WORKER_TOPICS: Final = ("state", "control")
+"""The topics whose anchored ends a worker compares; the budget service compares the end of ``ledger``."""
 
 log = get_logger("unread")
 
@@ -265,3 +269,15 @@ def neighbor_partitions(owned: Collection[int], partitions: int, limit: int) -> 
     others = [number for number in range(partitions) if number not in owned]
     others.sort(key=lambda number: (min((abs(number - own) for own in owned), default=0), number))
     return set(others[:limit])
+
+
+async def read_ends(settings: Settings, topics: Topics, clients: Clients = KAFKA) -> dict[str, tuple[int, ...]]:
+    """Return the high watermarks of the anchored topics, by partition."""
+    places = {
+        name: [TopicPartition(getattr(topics, name), number) for number in range(topics.partitions)]
+        for name in WORKER_TOPICS
+    }
+    places["ledger"] = [TopicPartition(topics.ledger, 0)]
+    async with create_reader(settings, clients, isolation_level="read_uncommitted") as consumer:
+        ends = await consumer.end_offsets([one for partitions in places.values() for one in partitions])
+    return {name: tuple(ends[one] for one in partitions) for name, partitions in places.items()}

@@ -25,13 +25,21 @@ from stream.budget.trail_verification import AnchoredTrail
 from stream.diagnostics import get_logger
 from stream.engine.health import Metrics
 from stream.engine.partition_input import consume_exception
-from stream.engine.restore import create_reader, read_span, read_to_end
+from stream.engine.restore import WORKER_TOPICS, create_reader, read_ends, read_span, read_to_end
 from stream.engine.session import SessionGuard
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.processing.protocol import AnchoredProcessor, InputRefusedError, Processor
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
-from stream.witnesses.anchor import Anchor, Witness, WitnessError, largest_end, newest_generation, next_anchor_time
+from stream.witnesses.anchor import (
+    Anchor,
+    Witness,
+    WitnessError,
+    largest_end,
+    newest_generation,
+    next_anchor_time,
+    read_undamaged,
+)
 from stream.witnesses.witness_kinds import TimeStamper
 
 CALL_SECONDS: Final = 10.0
@@ -47,9 +55,6 @@ LAST_ANCHOR_SECONDS: Final = 5.0
 """Longest wait for the last anchor when the service stops."""
 FIRST_SPAN: Final = 1_000
 """Number of offsets at the trail's end that are read first; the span doubles until it has the anchored entry."""
-
-WORKER_TOPICS: Final = ("state", "control")
-"""The topics whose anchored ends a worker compares; the budget service compares the end of ``ledger``."""
 
 REMEDY: Final = "restore newer copies, or see 'sotto ledger accept-rollback'"
 
@@ -67,6 +72,7 @@ class WatchedWitness:
     def __init__(self, witness: Witness) -> None:
         self.name = witness.name
         self.is_failing = False
+        self.is_damaged = False
         self.generation = 0
         self.latest_time = 0
         self.last_written: tuple[TrailHead, Mapping[str, Sequence[int]]] | None = None
@@ -76,12 +82,14 @@ class WatchedWitness:
 
     async def read(self, installation: str, tries: int) -> list[Anchor] | None:
         """Return the newest generation of anchors; None if the witness cannot be read in ``tries`` tries."""
-        found = await self._run("read", lambda: self._witness.read_newest(installation))
-        while found is None and (tries := tries - 1) > 0:
+        while (outcome := await self._run("read", lambda: read_undamaged(self._witness, installation))) is None:
+            if (tries := tries - 1) <= 0:
+                return None
             await asyncio.sleep(RETRY_SECONDS)
-            found = await self._run("read", lambda: self._witness.read_newest(installation))
-        if found is None:
-            return None
+        found, damage = outcome
+        self.is_damaged = bool(damage)
+        if damage:
+            log.error("witness failed", witness=self.name, action="read", reason=damage)
         self.latest_time = max([self.latest_time, *(one.written for one in found)])
         anchors = newest_generation(found)
         self.generation = anchors[0].generation if anchors else 0
@@ -223,7 +231,7 @@ class WitnessGuard(SessionGuard):
         self.metrics.rolled_back.set(len(self._refusals))
 
     def _show_failures(self) -> None:
-        self.metrics.failing_witnesses.set(sum(one.is_failing for one in self._services))
+        self.metrics.failing_witnesses.set(sum(one.is_failing or one.is_damaged for one in self._services))
 
 
 class AnchoringGuard(WitnessGuard):
@@ -367,18 +375,6 @@ class AnchoringGuard(WitnessGuard):
             async for records in read_to_end(consumer, partition, self.settings.batch_events, start):
                 for record in records:
                     check.add_entry(record.value)
-
-
-async def read_ends(settings: Settings, topics: Topics, clients: Clients = KAFKA) -> dict[str, tuple[int, ...]]:
-    """Return the high watermarks of the anchored topics, by partition."""
-    places = {
-        name: [TopicPartition(getattr(topics, name), number) for number in range(topics.partitions)]
-        for name in WORKER_TOPICS
-    }
-    places["ledger"] = [TopicPartition(topics.ledger, 0)]
-    async with create_reader(settings, clients, isolation_level="read_uncommitted") as consumer:
-        ends = await consumer.end_offsets([one for partitions in places.values() for one in partitions])
-    return {name: tuple(ends[one] for one in partitions) for name, partitions in places.items()}
 
 
 async def _number_of_first_entry(consumer: Consumer, partition: TopicPartition, start: int, end: int) -> int:

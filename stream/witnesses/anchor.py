@@ -46,6 +46,14 @@ class WitnessError(SottoError):
     """A witness cannot be used; the message has the reason, but no credentials."""
 
 
+class DamagedWitnessError(WitnessError):
+    """Lines of a witness are damaged; ``anchors`` has the others that were read."""
+
+    def __init__(self, problem: str, anchors: list[Anchor]) -> None:
+        super().__init__(problem)
+        self.anchors = anchors
+
+
 class Anchor(BaseModel):
     """A committed head of the trail, and end offsets of topics by partition, at one time.
 
@@ -87,6 +95,14 @@ class Witness(Protocol):
 
     def read_newest(self, installation: str) -> list[Anchor]:
         """Return the latest ``MAX_ANCHORS_READ`` anchors of an installation; WitnessError if it cannot."""
+
+
+def read_undamaged(witness: Witness, installation: str) -> tuple[list[Anchor], str]:
+    """Return a witness's newest undamaged anchors, and the problem with the damaged ones, or an empty text."""
+    try:
+        return witness.read_newest(installation), ""
+    except DamagedWitnessError as error:
+        return error.anchors, str(error)
 
 
 def parse_anchor(text: bytes | str) -> Anchor | None:

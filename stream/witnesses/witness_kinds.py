@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from importlib import import_module
@@ -32,6 +32,7 @@ from stream.witnesses.anchor import (
     LARGEST_TIME,
     MAX_ANCHORS_READ,
     Anchor,
+    DamagedWitnessError,
     TimeStampAuthority,
     TimeStampVerifier,
     Witness,
@@ -83,6 +84,9 @@ def _address_error(number: int, problem: str) -> WitnessError:
 
 _BLOCK_BYTES: Final = 16 << 20
 """Bytes of a block; blocks are read from the file's end backwards until one has an anchor."""
+_CUT_OFF: Final = b"~"
+"""Mark at the end of a line that a crash has cut off. Other lines that are no anchors are damaged."""
+_MAX_NAMED_LINES: Final = 5
 _SAFE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """Flags for opening the file: links are not followed, and a pipe does not make the process wait."""
 
@@ -103,7 +107,7 @@ class FileWitness:
                 size = self._require_protected(descriptor)
                 # A crash may have cut off the last line. It stays, because the file may allow appending only.
                 is_cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
-                line = b"\n" * is_cut_off + anchor.encode() + b"\n"
+                line = (_CUT_OFF + b"\n") * is_cut_off + anchor.encode() + b"\n"
                 if os.write(descriptor, line) < len(line):
                     raise WitnessError(f"{self.name}: the disk is full; make room")
                 os.fsync(descriptor)
@@ -113,7 +117,12 @@ class FileWitness:
                 self._sync_folder()
 
     def read_newest(self, installation: str) -> list[Anchor]:
-        """Return the last anchors; an empty list if the file does not exist yet."""
+        """Return the last anchors; an empty list if the file does not exist yet.
+
+        Raises:
+            DamagedWitnessError: lines that were read are damaged.
+        """
+        found, damaged = list[Anchor](), set[bytes]()
         with self._as_witness_errors():
             try:
                 opened = open(self._path, "rb", opener=_open_safely)  # noqa: SIM115  (closed below)
@@ -124,17 +133,32 @@ class FileWitness:
             with opened as file:
                 size = self._require_protected(file.fileno())
                 for lines in _read_blocks_backwards(file, size):
-                    anchors = (parse_anchor(line) for line in reversed(lines) if line)
+                    anchors = (_parse_line(line, damaged) for line in reversed(lines))
                     own = (one for one in anchors if one is not None and one.installation == installation)
                     if found := list(islice(own, MAX_ANCHORS_READ)):
-                        return found
-        return []
+                        break
+                self._require_undamaged(file, damaged, found)
+        return found
 
     def read_all(self) -> list[Anchor]:
         """Return the anchors of all installations, the oldest first."""
         with self._as_witness_errors(), open(self._path, "rb", opener=_open_safely) as file:
-            self._require_protected(file.fileno())
-            return [anchor for line in file if (anchor := parse_anchor(line)) is not None]
+            blocks = [*_read_blocks_backwards(file, self._require_protected(file.fileno()))]
+            damaged = set[bytes]()
+            anchors = [_parse_line(line, damaged) for block in reversed(blocks) for line in block]
+            found = [one for one in anchors if one is not None]
+            self._require_undamaged(file, damaged, found)
+        return found
+
+    def _require_undamaged(self, file: BinaryIO, damaged: Collection[bytes], found: list[Anchor]) -> None:
+        if damaged:
+            file.seek(0)
+            numbers = [number for number, line in enumerate(file, 1) if line.rstrip(b"\n") in damaged]
+            named = ", ".join(map(str, numbers[:_MAX_NAMED_LINES])) + ", …" * (len(numbers) > _MAX_NAMED_LINES)
+            raise DamagedWitnessError(
+                f"{self.name}: no anchor in line {named}, which is damaged; restore it from a copy, or remove it",
+                found,
+            )
 
     def _require_protected(self, descriptor: int) -> int:
         """Return the file's size; WitnessError if other users could change or replace the file."""
@@ -171,16 +195,23 @@ def _open_safely(path: str, flags: int) -> int:
     return os.open(path, flags | _SAFE_FLAGS)
 
 
+def _parse_line(line: bytes, damaged: set[bytes]) -> Anchor | None:
+    anchor = parse_anchor(line.removesuffix(_CUT_OFF))
+    if anchor is None and line and not line.endswith(_CUT_OFF):
+        damaged.add(line)
+    return anchor
+
+
 def _read_blocks_backwards(file: BinaryIO, end: int) -> Iterator[list[bytes]]:
     """Yield the lines of each block, the last block first; a line that is longer than a block is cut."""
-    rest = b""
+    rest = _CUT_OFF  # A crash has cut off what follows the last newline.
     while end > 0:
         start = max(0, end - _BLOCK_BYTES)
         file.seek(start)
         lines = (file.read(end - start) + rest).split(b"\n")
         rest = lines.pop(0) if start > 0 else b""
-        if not lines:  # The line is longer than a block, so it is no anchor.
-            rest = b""
+        if not lines:  # The line is longer than a block, so it is no anchor, and is passed over.
+            rest = _CUT_OFF
         yield lines
         end = start
 

@@ -1,7 +1,4 @@
-"""``sotto ledger``: shows and verifies the audit trail, and backs up and restores the ledger.
-
-Commands that read the trail compare it with the anchors of witnesses.
-"""
+"""``sotto ledger``: shows the trail, verifies it by anchors too, and backs up and restores the ledger."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from stream.formatting import format_count
 from stream.kafka.broker_addresses import local_settings
 from stream.optional_packages import explain_missing_packages
 from stream.settings import Settings
-from stream.witnesses.anchor import Anchor, WitnessError, newest_generation
+from stream.witnesses.anchor import Anchor, WitnessError, newest_generation, read_undamaged
 from stream.witnesses.witness_kinds import open_witnesses, read_stamps
 
 
@@ -56,14 +53,16 @@ class WitnessChecks:
         unread, times = [], {}
         for witness in open_witnesses(settings.witnesses):
             try:
-                anchors[witness.name] = newest_generation(witness.read_newest(settings.prefix))
+                found, damage = read_undamaged(witness, settings.prefix)
+                anchors[witness.name] = newest_generation(found)
+                unread += [damage] * bool(damage)
             except WitnessError as error:
                 unread.append(f"witness not checked: {error}")
         if path := settings.timestamp_file:
             try:
-                found = read_stamps(Path(path), Path(settings.timestamp_roots), settings.prefix)
-                anchors[name := f"time stamps in {path}"] = [one for one, _ in found]
-                times[name] = {one.head.entries: time for one, time in found}
+                stamps = read_stamps(Path(path), Path(settings.timestamp_roots), settings.prefix)
+                anchors[name := f"time stamps in {path}"] = [one for one, _ in stamps]
+                times[name] = {one.head.entries: time for one, time in stamps}
             except WitnessError as error:
                 unread.append(f"time stamps not checked: {error}")
         checks = cls(anchors, unread, is_copy=is_copy)

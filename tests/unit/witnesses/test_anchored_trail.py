@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,7 +14,9 @@ from schemas import TrailHead
 from stream.budget.receipts import BrokenTrailError, entry_digest
 from stream.budget.trail_verification import AnchoredTrail, TrailCheck
 from stream.cli.manage.ledger_commands import WitnessChecks
+from stream.settings import Settings
 from stream.witnesses.anchor import Anchor
+from stream.witnesses.witness_kinds import FileWitness
 from tests.unit.witnesses.anchors import heads, trail
 
 
@@ -139,6 +142,20 @@ def test_empty_witness_is_a_finding_only_beside_a_trail() -> None:
     assert finding.startswith("file:///w: is empty beside a trail of 14 entries")
     assert finding.endswith("otherwise its anchors were deleted")
     assert checks.matches() == []
+
+
+def test_verify_names_a_damaged_line_of_a_witness(tmp_path: Path) -> None:
+    """The other anchors are compared."""
+    tmp_path.chmod(0o700)
+    path = tmp_path / "anchors.jsonl"
+    FileWitness(path).write(Anchor(installation="sotto", written=0, head=heads(trail())[3]))
+    path.write_bytes(path.read_bytes() + b"{}\n")
+    checks = WitnessChecks.open(Settings(witnesses=f"file://{path}"), is_copy=False)
+    for head in heads(trail()):
+        checks.note_head(head)
+    [finding] = checks.findings()
+    assert finding == f"file://{path}: no anchor in line 2, which is damaged; restore it from a copy, or remove it"
+    assert checks.matches()[0].startswith(f"file://{path}: the trail contains 1 anchors, the newest of 3 entries")
 
 
 def test_copy_of_the_trail_may_be_older_than_an_anchor() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from stream.witnesses import witness_kinds
 from stream.witnesses.anchor import (
     LARGEST_TIME,
     MAX_ANCHORS_READ,
+    DamagedWitnessError,
     WitnessError,
     largest_end,
     newest_generation,
@@ -52,6 +54,27 @@ def test_line_cut_off_by_a_crash_is_passed_over(path: Path) -> None:
     witness.write(anchor(3))
     assert [one.head.entries for one in witness.read_newest("sotto")] == [3, 1]
     assert cut in path.read_bytes()
+    path.write_bytes(path.read_bytes()[:-9])
+    witness.write(anchor(4))
+    assert [one.head.entries for one in witness.read_all()] == [1, 4]
+
+
+def test_damaged_lines_are_named_beside_the_good_anchors(path: Path) -> None:
+    """A damaged anchor may be the newest one, so its witness must not pass for a whole one."""
+    witness = FileWitness(path)
+    for entries in range(4):
+        witness.write(anchor(entries))
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number in (1, 3):
+        lines[number] = lines[number].replace(b'"head"', b'"hea\x00"')
+    path.write_bytes(b"".join(lines))
+    reads: list[Callable[[], object]] = [lambda: witness.read_newest("sotto"), witness.read_all]
+    for read in reads:
+        with pytest.raises(
+            DamagedWitnessError, match=rf"^file://{path}: no anchor in line 2, 4, which is"
+        ) as raised:
+            read()
+        assert {one.head.entries for one in raised.value.anchors} == {0, 2}
 
 
 def test_file_is_on_the_disk_before_write_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from schemas import TrailHead
 from stream.engine.health import Metrics, ServiceHealth
+from stream.engine.restore import read_ends
 from stream.kafka.client.adapter import Clients
 from stream.processing.topic_names import Topics
 from stream.services import witness_guards
@@ -125,6 +126,23 @@ async def test_witness_that_is_down_stops_nothing_and_is_compared_later() -> Non
         guard.note_committed(1, BudgetProcessorStub())
 
 
+async def test_damaged_witness_stops_nothing_and_is_reported(tmp_path: Path) -> None:
+    """Its good anchors are compared and further ones are written; the log names the damaged line."""
+    tmp_path.chmod(0o700)  # noqa: ASYNC240  (a test may block)
+    witness = FileWitness(path := tmp_path / "anchors.jsonl")
+    witness.write(anchor(5, ends={"state": (11, 10)}))
+    path.write_bytes(b"{}\n" + path.read_bytes())
+    guard, metrics = guard_of(witness)
+    async with guard:
+        with capture_logs() as logged, pytest.raises(RolledBackError, match="but offset 11 was anchored"):
+            await guard.check(0, BudgetProcessorStub(), FixedEndsConsumer())
+        assert "no anchor in line 1, which is damaged" in next(
+            one["reason"] for one in logged if one["event"] == "witness failed"
+        )
+        await guard.check(1, BudgetProcessorStub(), FixedEndsConsumer())
+        assert metrics.failing_witnesses._value.get() == 1
+
+
 async def test_recovered_witness_is_compared_while_another_is_down() -> None:
     """Each witness is compared separately, so a missing witness must not prevent the comparison with others."""
     gone, recovered = WitnessInMemory(), WitnessInMemory(anchor(5, ends={"state": (11, 10)}))
@@ -223,7 +241,7 @@ async def test_anchors_stay_in_order_after_a_clock_goes_back() -> None:
 
 async def test_anchoring_continues_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is reported as a failing witness until an anchor is written again."""
-    ends, failures = witness_guards.read_ends, 0
+    ends, failures = read_ends, 0
     is_failing = True
 
     async def fail(*given: Any) -> dict[str, tuple[int, ...]]:
