@@ -157,7 +157,7 @@ def plan(
         float | None,
         typer.Option(
             help="A requested α: also print the ε, cutoff or rows that it needs, and the charge of a question with it."
-            " Without --mechanism it may replace --epsilon."
+            " Without --mechanism it may replace --epsilon. The exit status is 1 if no plan keeps it."
         ),
     ] = None,
     table: Annotated[
@@ -242,7 +242,9 @@ def plan(
     given = ", ".join(name for name, value in for_comparison.items() if value is not None)
     _refuse_if(
         bool(given),
-        f"{given}: only for the comparison of all mechanisms, and --mechanism plans one; omit either {given} or --mechanism",
+        f"{given}: only for the comparison of all mechanisms, and --mechanism plans one; omit either {given} or --mechanism"
+        + "; beside --mechanism, describe the source by --neighbors, --rows, --sizes, --sensitivity and --grid"
+        * (source is not None),
     )
     _refuse_if(
         epsilon is None, "--epsilon: is missing; give the budget to plan with, or --alpha without --mechanism"
@@ -290,6 +292,7 @@ def plan(
                 **({"question": asdict(charge)} if charge is not None else {}),
             }
         )
+        _require_kept(alpha, needs)
         return
     print_plan(spec, calibrations, chosen, facts)
     print_simplest_alternative(spec, facts)
@@ -301,6 +304,7 @@ def plan(
         say(f"the theorem of Blum & Roth 2011 needs {needed:.3g} projections")
     if plot is not None:
         say(f"plotted to {plot}", soft_wrap=True)
+    _require_kept(alpha, needs)
 
 
 def _refuse_if(wrong: bool, message: str) -> None:
@@ -311,6 +315,12 @@ def _refuse_if(wrong: bool, message: str) -> None:
 def _print_needs(alpha: float | None, needs: Mapping[str, Any]) -> None:
     for what, value in needs.items():
         say(f"α ≤ {alpha:g} needs {what} {value}")
+
+
+def _require_kept(alpha: float | None, needs: Mapping[str, str]) -> None:
+    _refuse_if(
+        needs.get("ε ≥", "").startswith("(none"), f"--alpha: no ε keeps an α of {alpha}; give a larger --alpha"
+    )
 
 
 def _require_alpha(alpha: float | None) -> None:

@@ -20,6 +20,7 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.choices import MODELS, Choice
 from stream.privacy.planning.form_accuracy import Form, PlanGoal
 from stream.privacy.planning.inverse_plans import cutoff_field
+from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import promised_alpha
 from stream.privacy.planning.promises import VACUOUS
 from stream.privacy.planning.workload_choices import (
@@ -70,6 +71,15 @@ def show_choices(
                 else "no person has more rows than the contribution bound"
             )
             say(f"  in {table}: {words}", soft_wrap=True)
+    best = found.choices[0]
+    if not best.applies:
+        raise CommandError("no mechanism answers these questions about this source; see the reasons above")
+    if not found.keeps_alpha(best):
+        needed = [one.epsilon for one in found.choices if one.epsilon is not None]
+        more = f"--epsilon {format_error_bound(min(needed))} or " if needed else ""
+        raise CommandError(
+            f"--alpha: no plan above keeps an α of {found.goal.alpha:g}; give {more}a larger --alpha"
+        )
 
 
 def _count_people(source: Source | None, table: Path) -> PersonRows:
@@ -113,9 +123,8 @@ def _print_comparison(comparison: MechanismComparison, sensitivity: float) -> No
     else:
         say(title, soft_wrap=True)
     _print_inapplicable([one for one in choices if not one.applies])
-    if not applicable:
-        raise CommandError("no mechanism answers these questions about this source; see the reasons above")
-    _print_choice(comparison, sensitivity)
+    if applicable:
+        _print_choice(comparison, sensitivity)
 
 
 def _format_bound(bound: float | None) -> str:
@@ -153,9 +162,6 @@ def _print_choice(comparison: MechanismComparison, sensitivity: float) -> None:
             f"  in the attribute's unit, that is ±{shown} if the {goal.facts.rows:,} rows are spread evenly over the range",
             soft_wrap=True,
         )
-    if not comparison.keeps_alpha(best):
-        more = "no ε is enough" if best.epsilon is None else f"that needs ε {format_error_bound(best.epsilon)}"
-        say(f"  it does not keep an α of {goal.alpha:g}: {more}")
     if comparison.counted:
         say(f"  {comparison.counted}")
     if comparison.warning is not None:
@@ -242,7 +248,13 @@ def show_workload(
     facts = facts_of_source("groups", source, options)
     declared = source.attributes if isinstance(source, TableSource) else None
     names = list(declared or (f"{_ATTRIBUTE_PREFIX}{n}" for n in range(len(facts.sizes))))
-    found = compare_mechanisms(facts, names, parameters)
+    option = "--sizes" if source is None else "--source"
+    if len(facts.sizes) < 2:
+        raise CommandError(f"{option}: pairs need at least 2 attributes, not {len(facts.sizes)}; give more")
+    try:
+        found = compare_mechanisms(facts, names, parameters)
+    except PlanError as error:
+        raise CommandError(str(error).replace("mechanism.workload", option)) from None
     best, mean = found[0], mean_count(facts)
     informative = None if best.error is None or mean is None else is_informative(best.error, mean)
     if as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -289,11 +290,18 @@ def test_largest_group_of_an_estimate_has_more_error_than_a_count() -> None:
     assert counted < grouped < by_any
 
 
-def test_comparison_with_epsilon_and_alpha_judges_the_error() -> None:
-    arguments = ["--epsilon", "1", "--queries", "10", *SMALL]
-    assert compared(*arguments, "--alpha", "1000")["keeps"]
-    assert not compared(*arguments, "--alpha", "1")["keeps"]
-    assert "it does not keep an α of 1: that needs ε" in run(*arguments, "--alpha", "1")
+@pytest.mark.parametrize("output", [[], ["--json"]])
+def test_comparison_with_epsilon_and_alpha_judges_the_error(output: list[str]) -> None:
+    """If no mechanism keeps α, the comparison is printed, and the error names the least ε that is enough."""
+    arguments = ["plan", "--epsilon", "1", "--queries", "10", *SMALL, *output, "--alpha"]
+    assert CliRunner().invoke(app, [*arguments, "1000"]).exit_code == 0
+    result = CliRunner().invoke(app, [*arguments, "1"])
+    assert (result.exit_code, "laplace" in result.stdout) == (1, True)
+    found = re.fullmatch(
+        r"--alpha: no plan above keeps an α of 1; give --epsilon (\S+) or a larger --alpha", str(result.exception)
+    )
+    assert found is not None
+    assert CliRunner().invoke(app, [*arguments, "1", "--epsilon", found[1]]).exit_code == 0
 
 
 def test_source_supplies_sizes_form_and_sensitivity(tmp_path: Path) -> None:
@@ -311,13 +319,13 @@ def test_source_supplies_sizes_form_and_sensitivity(tmp_path: Path) -> None:
 
 
 def test_comparison_table_shows_choice_and_reasons_uncut() -> None:
-    shown = run("--epsilon", "1", "--alpha", "300", "--queries", "500", *MANY)
+    shown = run("--epsilon", "1", "--alpha", "3000", "--queries", "500", *MANY)
     lines = shown.splitlines()
     assert all(len(line) <= 80 for line in lines if not line.startswith("  sotto plan"))
     words = set(shown.replace(",", " ").replace(":", " ").split())
     assert set(MODELS) <= words
     assert "→ take pmw: the smallest α" in shown
-    printed = compared("--epsilon", "1", "--alpha", "300", "--queries", "500", *MANY)
+    printed = compared("--epsilon", "1", "--alpha", "3000", "--queries", "500", *MANY)
     for one in printed["mechanisms"]:
         assert set(one["why"].replace(",", " ").replace(":", " ").split()) <= words
 
@@ -425,6 +433,22 @@ def test_running_count_has_no_command_of_a_plan() -> None:
         (["--epsilon", "1", "--plot", "x.svg"], "--plot: name the mechanism"),
         (["--mechanism", "laplace"], "--epsilon: is missing; give the budget"),
         (["--mechanism", "laplace", "--epsilon", "1", "--form", "count"], "--form: only for the comparison"),
+        (
+            ["--mechanism", "laplace", "--epsilon", "1", "--source", "{}"],
+            "describe the source by --neighbors, --rows",
+        ),
+        (
+            ["--mechanism", "noisy_max", "--epsilon", "1", "--alpha", "1e-9", "--cutoff", "1000000"],
+            "give a larger --alpha",
+        ),
+        (
+            ["--about", "pairs", "--epsilon", "1", "--sizes", "7"],
+            "--sizes: pairs need at least 2 attributes, not 1",
+        ),
+        (
+            ["--about", "pairs", "--epsilon", "1", "--sizes", "70,60"],
+            "--sizes: no two attributes have at most 4,096",
+        ),
         (["--mechanism", "laplace", "--epsilon", "1", "--group-by", "1"], "omit either --group-by or --mechanism"),
         (["--epsilon", "1", "--form", "terms"], "no mechanism answers these questions"),
         (["--epsilon", "1", *SMALL, *by("1")], "--group-by: form count has no groups; give --form"),
