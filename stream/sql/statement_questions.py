@@ -92,8 +92,8 @@ class StreamCheck:
                 f"GROUP BY: there are {cells:,} groups{of_text}; group by fewer or smaller attributes, with at most {MAX_CATEGORIES:,}"
             )
 
-    def check_question(self, column: str, query: Mapping[str, Any]) -> None:
-        """Refuse an unsupported question; the StatementError names its column or quotes its condition."""
+    def check_question(self, column: str, query: Mapping[str, Any]) -> int:
+        """Return the number of attributes; the StatementError names the column or quotes the condition."""
         forms = (*_SUM_FORMS, *STATISTICS)
         named = {*query.get("group_by", ()), *(query[form] for form in forms if form in query)}
         for where in (query.get("where"), query.get("rate")):
@@ -115,6 +115,7 @@ class StreamCheck:
             self._check_pmw(column, query, named, self._pmw)
         if self._histogram is not None:
             self._check_histogram(column, query, named, self._histogram)
+        return len(named)
 
     def _condition_error(self) -> str | None:
         """Return the error of the statement's first invalid condition, which it quotes as written."""
@@ -220,7 +221,7 @@ class StatementPlan:
     """A planned statement: its columns, the attributes of GROUP BY, the group of each row, and its questions.
 
     ``excluded`` has the positions of rows that are left out whatever the table has: WHERE excludes their groups, or they
-    are beyond LIMIT in an order of groups.
+    are beyond LIMIT in an order of groups. ``most_attributes`` is the largest number of attributes of a question.
     """
 
     columns: tuple[Column, ...]
@@ -228,15 +229,15 @@ class StatementPlan:
     rows: tuple[Group, ...]
     questions: tuple[StatementQuestion, ...]
     excluded: frozenset[int] = frozenset()
+    most_attributes: int = 0
 
 
 def plan_statement(statement: SelectStatement, source: TableSource, grant: GrantRecord) -> StatementPlan:
     """Plan the questions of a statement to a stream.
 
     With GROUP BY, a count, rate, quantile or variance is one question for all groups. A sum or mean is one question for
-    each group except those that WHERE, or LIMIT in an order of groups, leaves out. A statement has at most
-    ``MAX_QUESTIONS`` questions. If a worker would refuse one of them, the statement is refused here, so that its other
-    questions are not charged.
+    each group except those that WHERE, or LIMIT in an order of groups, leaves out. A statement of which
+    a worker would refuse a question is refused here, so that its other questions are not charged.
 
     Raises:
         StatementError: an attribute or condition is invalid, or the stream does not support a question.
@@ -272,16 +273,16 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
         if not any(name in source.texts for name in groups):
             raise no_aggregates_error()
         asked = [StatementQuestion(None, None, {"group_by": groups, **where_field(where)})]
-    for question in asked:
-        check.check_question("" if question.column is None else columns[question.column].name, question.query)
+    most_attributes = max(
+        check.check_question("" if one.column is None else columns[one.column].name, one.query) for one in asked
+    )
     excluded = (
         frozenset[int]()
         if where is None or not groups or not rows
         else excluded_groups(PredicateParser(source.attributes).parse(where), source, groups)
     )
-    excluded |= _rows_beyond_limit(
-        statement, columns, source, groups, [at for at in range(len(rows)) if at not in excluded]
-    )
+    shown = [at for at in range(len(rows)) if at not in excluded]
+    excluded |= _rows_beyond_limit(statement, columns, source, groups, shown)
     # If WHERE excludes all groups, a question is asked nevertheless: the result names its stream and price.
     questions = [one for one in asked if one.row not in excluded] or asked[:1]
     if len(questions) > MAX_QUESTIONS:
@@ -289,7 +290,7 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
             f"{len(questions):,} questions are asked, one for each sum or mean of each group; ask at most {MAX_QUESTIONS} at once: "
             "take fewer groups, or COUNT(*), which is one question for all groups"
         )
-    return StatementPlan(columns, groups, rows, tuple(questions), excluded)
+    return StatementPlan(columns, groups, rows, tuple(questions), excluded, most_attributes)
 
 
 def _rows_beyond_limit(

@@ -25,6 +25,7 @@ from stream.errors import Unknown
 from stream.formatting import did_you_mean, format_error_bound
 from stream.privacy.accuracy.release_accuracy import histogram_alpha
 from stream.privacy.composition.costs import EPSILON_UNITS, charged_answers, ordinary_charges_left, realised_cost
+from stream.privacy.planning.warm_starts import warm_start_order
 from stream.sql.aggregates import StatementError
 from stream.sql.select_statements import SelectStatement
 from stream.sql.statement_questions import StatementPlan, plan_statement
@@ -72,7 +73,8 @@ def choose_stream(
 
     Streams that can pay for the whole statement are preferred, then those whose answers may be informative, then those
     whose answers are expected to be free: first a histogram whose release is charged already, then a pmw stream that
-    has begun, which charges only if it must measure. Otherwise the least ε for the statement's questions decides. If the
+    has begun, which charges only if it must measure. A pmw stream whose first answer did not measure the attributes of a
+    question together comes after other free streams, because it may guess that they are independent. Otherwise the least ε for the statement's questions decides. If the
     number of rows is private, no α is known to be informative: then, if another stream is far more accurate, a stream
     is chosen only if its answers are expected to be free.
 
@@ -214,17 +216,27 @@ def _is_far_better(one: StreamChoice, other: StreamChoice) -> bool:
     return _alpha(one) < _alpha(other) and _alpha(one) <= _alpha(other) * _MUCH_SMALLER
 
 
-def _preference(choice: StreamChoice) -> tuple[bool, bool, Fraction, int, float, str]:
+def _preference(choice: StreamChoice) -> tuple[bool, bool, Fraction, bool, int, float, str]:
     """Return the sort key of a choice.
 
-    The key has whether too few charged answers are left, whether answers are not informative, the expected ε, the
-    kind, α and the name.
+    The key has whether too few charged answers are left, whether answers are not informative, the expected ε, whether
+    an answer may be a guess, the kind, α and the name.
     """
     grant = choice.target.grant
     left = _answers_left(grant)
     lacks = left is not None and left < len(choice.plan.questions)
     order = [*_FREE_REASONS].index(grant.spec.mechanism.kind)
-    return lacks, _is_uninformative(grant), _expected_cost(choice), order, _alpha(choice), grant.spec.stream
+    cost, may_guess = _expected_cost(choice), _may_guess(choice)
+    return lacks, _is_uninformative(grant), cost, may_guess, order, _alpha(choice), grant.spec.stream
+
+
+def _may_guess(choice: StreamChoice) -> bool:
+    """Return whether the warm start of a pmw stream measured not all pairs, but a question has more attributes."""
+    calibration = choice.target.grant.calibration
+    if not isinstance(calibration, EstimateCalibration):
+        return False
+    order = warm_start_order(calibration)
+    return order < 2 and choice.plan.most_attributes > order
 
 
 def _answers_left(grant: GrantRecord) -> int | None:

@@ -254,6 +254,18 @@ def test_cheapest_open_stream_of_a_source_answers() -> None:
     assert made.sql(counts).stream == "cells"
 
 
+def test_free_stream_that_measured_the_pair_is_preferred_to_a_guess() -> None:
+    """A mean by groups has two attributes; after a warm start of single ones, it would be a marked guess."""
+    made = opened({**PMW, "warm_start": 1}, 60, name="a")
+    made.open(stream("b", "patients", mechanism={**PMW, "warm_start": 2}, epsilon=20.0))
+    for name in "ab":
+        made.ask(name, where="age < 25")
+    assert made.sql("SELECT AVG(age) FROM patients").stream == "a"
+    assert made.sql('SELECT "Sex", AVG(age) FROM patients GROUP BY "Sex"').stream == "b"
+    made.close("patients", "b")
+    assert made.sql('SELECT "Sex", AVG(age) FROM patients GROUP BY "Sex"').stream == "a"
+
+
 def test_unsupported_statement_is_refused_with_each_streams_reason() -> None:
     made = opened({"kind": "histogram", "attributes": ["Sex"]}, 1, name="cells")
     made.open(stream("guess", "patients", mechanism={"kind": "pmw", "attributes": ["bmi"]}))
@@ -397,7 +409,7 @@ def test_quantile_of_too_many_values_for_pmw_is_refused_uncharged() -> None:
 
 
 def test_statement_result_states_the_contribution_bound() -> None:
-    """Results with only counts of people do not state it."""
+    """Results with only counts of people do not state it, except by groups, which count counted rows only."""
     people = FRAME.with_columns(who=(pl.int_range(pl.len()) // 8).cast(pl.String))
     made = opened(LAPLACE, frame=people, person="who", contribution=5)
     words = ("of each 'who' at most 5 rows count", ROWS_LEFT_OUT)
@@ -407,6 +419,7 @@ def test_statement_result_states_the_contribution_bound() -> None:
     assert table[0]["n"] == pytest.approx(ROWS // 8 * 5, abs=table[0]["n ±"])
     assert words[0] in repr(table)
     assert made.sql("SELECT COUNT(DISTINCT who) AS n FROM s").warnings == words[1:]
+    assert made.sql('SELECT "Sex", COUNT(DISTINCT who) AS n FROM s GROUP BY "Sex"').warnings == words
     assert driver().sql("SELECT COUNT(*) FROM few").warnings == words[1:]
 
 
