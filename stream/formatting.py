@@ -39,6 +39,13 @@ def format_count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def format_share(share: float) -> str:
+    """Format a share from 0 to 1 in percent; only an exact 0 is shown as 0 %, and only an exact 1 as 100 %."""
+    if 0.0 < share < 0.001:
+        return "< 0.1%"
+    return "> 99.9%" if 0.999 < share < 1.0 else f"{share:.1%}"
+
+
 def format_error_bound(alpha: float, *, grouped: bool = False) -> str:
     """Format an error bound, rounded up, with four digits; ``grouped`` adds thousands separators."""
     return _format_number(alpha, _last_digit_exponent(alpha, _BOUND_DIGITS), ROUND_CEILING, grouped=grouped)

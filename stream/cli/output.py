@@ -8,6 +8,7 @@ import sys
 from codecs import BOM_UTF8
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from decimal import ROUND_FLOOR, Context
 from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, TypeVar
@@ -203,6 +204,16 @@ def format_amount(value: Amount) -> str:
         # Earlier versions wrote the ε that ρ and δ imply. It is not a sum, so it is not shown.
         return f"ρ {value.rho:.4g}" if value.delta else f"ρ {value.rho:.4g} ({shown} added up)"
     return f"{shown}, δ {value.delta:.2g}" if value.delta else shown
+
+
+def format_left(value: Amount) -> str:
+    """Format what is left of a budget, rounded down, so that a request for the shown amount fits."""
+    digits = {"epsilon": 6, "delta": 2} if value.rho is None else {"epsilon": 6, "rho": 4}
+    rounded = {
+        name: float(Context(places, ROUND_FLOOR).create_decimal(repr(getattr(value, name))))
+        for name, places in digits.items()
+    }
+    return format_amount(value.model_copy(update=rounded))
 
 
 def requested_amount(spec: StreamSpec) -> str:

@@ -22,7 +22,7 @@ from schemas import Amount, registered_name
 from stream.cli.manage.record_rows import short_start
 from stream.cli.monitor_commands import find_monitor
 from stream.cli.output import CommandError, console, escape_text
-from stream.formatting import format_error_bound
+from stream.formatting import format_error_bound, format_share
 from stream.monitor.api.models import (
     ApiModel,
     Overview,
@@ -203,7 +203,7 @@ def _sources_table(page: SourcePage, detail: Detail) -> Table:
         least = min(row.left_share, 1.0 if row.population_left_share is None else row.population_left_share)
         low = "bold red" if least < 0.1 else ""
         amounts = (row.granted, row.spent, row.refunded, row.total) if detail is Detail.ALL else (row.spent,)
-        left = Text(f"{least:.1%}", low)
+        left = Text(format_share(least), low)
         bar = [_draw_budget_bar(row)] if with_bar else []
         table.add_row(
             _format_name(line.source, row.starts),
@@ -290,7 +290,7 @@ def _format_restore_share(member: MemberRow, workers: WorkersView) -> Text:
         return Text("–")
     total = sum(restore.total for restore in under_way)
     share = sum(restore.records for restore in under_way) / total if total else 0.0
-    return Text(f"{min(share, 1.0):.0%}", "yellow")
+    return Text(format_share(min(share, 1.0)), "yellow")
 
 
 def _rejected_line(rejected: RejectedView) -> Text:

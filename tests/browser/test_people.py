@@ -174,6 +174,20 @@ async def test_used_up_population_is_shown_with_its_sources(open_page: OpenPage)
             await expect(page.get_by_text(said)).to_be_visible()
 
 
+async def test_left_is_rounded_down_and_only_exact_shares_are_whole(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.driver.register(values("vitals", 1.0))
+    scene.driver.open(above("ward/heart-rate", "vitals", 0.00333, 6), acknowledge=True)
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "sources/vitals")
+        await expect(page.locator(".share")).to_have_text("99.7% left of ε 1")
+        assert scene.driver.budget("vitals").left.epsilon == 0.99667
+        await expect(page.locator("dt", has_text="left").locator("+ dd")).to_have_text("ε 0.9966")
+        shares = "import('/static/format.js').then(({ percent }) => [0, 1e-9, 0.9996, 1].map(percent))"
+        assert await page.evaluate(shares) == ["0%", "< 0.1%", "> 99.9%", "100%"]
+
+
 async def test_halted_population_shows_its_reason(open_page: OpenPage) -> None:
     scene = shared()
     halted = scene.driver.population("patients").model_copy(update={"state": "halted", "reason": HALTED_REASON})

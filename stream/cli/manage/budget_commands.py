@@ -18,6 +18,7 @@ from stream.cli.output import (
     AsJson,
     CommandError,
     format_amount,
+    format_left,
     parse_document,
     print_warnings,
     requested_amount,
@@ -177,7 +178,7 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
     if as_json:
         show_json(records)
         return
-    left = {one.population.population: format_amount(one.left) for one in populations}
+    left = {one.population.population: format_left(one.left) for one in populations}
     lines = group_by_name(records, lambda record: record.source.source, every=all_periods)
     show_table(
         f"{format_count(len(lines), 'source')}" if records else "no sources; register one with 'sotto source add'",
@@ -188,7 +189,8 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
                 period,
                 _describe_kind(record.source),
                 record.state,
-                *(format_amount(value) for value in (record.granted, record.spent, record.left)),
+                *map(format_amount, (record.granted, record.spent)),
+                format_left(record.left),
                 left.get(record.population or "", "–") if left else "",
                 str(record.streams),
             ]
@@ -309,7 +311,8 @@ def list_populations(as_json: AsJson = False) -> None:
             [
                 record.population.population,
                 record.state,
-                *(format_amount(value) for value in (record.granted, record.spent, record.left)),
+                *map(format_amount, (record.granted, record.spent)),
+                format_left(record.left),
                 str(record.sources),
                 str(record.streams),
                 record.population.renews or "never",
@@ -339,7 +342,8 @@ def show_population(population: Annotated[str, typer.Argument()], as_json: AsJso
             [
                 one.source.source,
                 one.state,
-                *(format_amount(value) for value in (one.granted, one.spent, one.left)),
+                *map(format_amount, (one.granted, one.spent)),
+                format_left(one.left),
                 str(one.streams),
             ]
             for one in sources

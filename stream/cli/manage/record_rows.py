@@ -35,7 +35,7 @@ from schemas import (
     registered_name,
 )
 from stream.budget.receipts import entry_digest
-from stream.cli.output import CommandError, format_amount, say, show_table
+from stream.cli.output import CommandError, format_amount, format_left, say, show_table
 from stream.client.blocking_client import Client
 from stream.errors import Forbidden
 from stream.formatting import describe_rows, describe_table_bound, format_count
@@ -148,7 +148,7 @@ def show_budget(
 ) -> None:
     """Print a budget's figures, the meaning of its period, and its allotments."""
     columns = ["granted", "spent", "refunded", "left"]
-    figures = [format_amount(value) for value in (record.granted, record.spent, record.refunded, record.left)]
+    figures = [*map(format_amount, (record.granted, record.spent, record.refunded)), format_left(record.left)]
     if record.period is not None:
         columns = ["granted ever", "spent ever", "refunded ever", "counted now", "left now"]
         figures.insert(3, format_amount(record.period.counted))
@@ -210,7 +210,7 @@ def _period_line(period: Period) -> str:
 
 def _allotment_row(record: AllotmentRecord) -> list[str]:
     price = f"ε {record.epsilon:.6g}" + (f", δ {record.delta:.2g}" if record.delta else "")
-    figures = [format_amount(value) for value in (record.granted, record.spent, record.left)]
+    figures = [*map(format_amount, (record.granted, record.spent)), format_left(record.left)]
     return [record.allotment, ", ".join(record.analysts), price, *figures, str(record.streams)]
 
 
@@ -378,7 +378,7 @@ def summary_row(entry: TrailRecord) -> list[str]:
     totals = getattr(entry, "totals", None)
     author = getattr(entry, "by", None) or getattr(entry, "analyst", None) or ""
     action: str = entry.kind
-    left = format_amount(totals.left) if totals else ""
+    left = format_left(totals.left) if totals else ""
     decision = f"spent {format_amount(totals.spent)}" if totals else ""
     match entry.kind:
         case "request":

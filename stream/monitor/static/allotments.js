@@ -24,7 +24,7 @@ function allotmentRow() {
       setText(who, row.analysts.join(", "));
       setText(figures[0], amount(row.total));
       setText(figures[1], amount(row.granted));
-      setText(figures[2], `${amount(row.left)} (${percent(row.left_share)})`);
+      setText(figures[2], `${amount(row.left, true)} (${percent(row.left_share)})`);
       figures[2].toggleAttribute("data-low", row.left_share < 0.1);
       setText(streams, count(row.streams));
       setText(meaning, capital(row.meaning));

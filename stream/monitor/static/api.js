@@ -70,7 +70,7 @@ export function explain(problem, formatAmount) {
   const fields = problem.fields ?? [];
   const lines = fields.length ? fields.map(({ field, message }) => `${field}: ${message}`) : [problem.message];
   if (problem.asked && problem.left) {
-    lines.push(`${formatAmount(problem.asked)} asked, ${formatAmount(problem.left)} left`);
+    lines.push(`${formatAmount(problem.asked)} asked, ${formatAmount(problem.left, true)} left`);
   }
   return lines.join("\n");
 }

@@ -76,14 +76,18 @@ export function exact(value) {
   return value.toLocaleString("en-US", { maximumSignificantDigits: 15 });
 }
 
-/** Format four significant digits; very small and very large numbers with a power of ten. */
-export function number(value) {
+function roundDown(value, maximumSignificantDigits) {
+  return Number(new Intl.NumberFormat("en", { maximumSignificantDigits, roundingMode: "floor", useGrouping: false }).format(value));
+}
+
+/** Format four significant digits, rounded `down` or to the nearest; very small and very large numbers with a power of ten. */
+export function number(value, down = false) {
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e9)) {
-    const [digits, power] = value.toExponential(2).split("e");
+    const [digits, power] = (down ? roundDown(value, 3) : value).toExponential(2).split("e");
     return `${Number(digits)}·10${superscript(Number(power))}`;
   }
-  return significant.format(value);
+  return significant.format(down ? roundDown(value, 4) : value);
 }
 
 /** Return the decimal places that show `digits` significant digits; all whole digits are always shown. */
@@ -143,10 +147,13 @@ export function rate(value) {
   return value >= 100 ? count(value) : number(Number(value.toPrecision(2)));
 }
 
-/** Format a share from 0 to 1 in percent; only an exact 0 is shown as 0 %. */
+/** Format a share from 0 to 1 in percent; only an exact 0 is shown as 0 %, and only an exact 1 as 100 %. */
 export function percent(share) {
   if (share > 0 && share < 0.1) {
     return share < 0.001 ? "< 0.1%" : fine.format(share);
+  }
+  if (share >= 0.99 && share < 1) {
+    return share > 0.999 ? "> 99.9%" : fine.format(share);
   }
   return percents.format(share);
 }
@@ -157,19 +164,20 @@ export function unitOf({ left, total }) {
   return total.rho > 0 && (rhoAlone || left.rho / total.rho >= left.epsilon / total.epsilon) ? "rho" : "epsilon";
 }
 
-/** Format an amount of budget in one unit. */
-export function mainAmount(value, unit) {
-  return `${unit === "rho" ? "ρ" : "ε"} ${number(value[unit])}`;
+/** Format an amount of budget in one unit; what is `left` is rounded down, so that a request for it fits. */
+export function mainAmount(value, unit, left = false) {
+  return `${unit === "rho" ? "ρ" : "ε"} ${number(value[unit], left)}`;
 }
 
-/** Format an amount of budget with all its parts. */
-export function amount(value) {
-  const epsilon = `ε ${number(value.epsilon)}`;
+/** Format an amount of budget with all its parts; what is `left` is rounded down, so that a request for it fits. */
+export function amount(value, left = false) {
+  const epsilon = mainAmount(value, "epsilon", left);
   if (value.rho === undefined || value.rho === null) {
-    return value.delta ? `${epsilon}, δ ${number(value.delta)}` : epsilon;
+    return value.delta ? `${epsilon}, δ ${number(value.delta, left)}` : epsilon;
   }
   // With δ, or beside ρ alone, ε is no sum.
-  return value.delta || !value.epsilon ? `ρ ${number(value.rho)}` : `ρ ${number(value.rho)} (${epsilon} added up)`;
+  const rho = mainAmount(value, "rho", left);
+  return value.delta || !value.epsilon ? rho : `${rho} (${epsilon} added up)`;
 }
 
 /** Format a time with date and time zone. */

@@ -58,7 +58,7 @@ function describeBudget(row) {
   const unit = unitOf(row);
   return (
     `Of ${amount(row.total)}: granted ${mainAmount(row.granted, unit)}, spent ${mainAmount(row.spent, unit)}, ` +
-    `refunded ${mainAmount(row.refunded, unit)}, left ${mainAmount(row.left, unit)}, which is ${percent(row.left_share)}`
+    `refunded ${mainAmount(row.refunded, unit)}, left ${mainAmount(row.left, unit, true)}, which is ${percent(row.left_share)}`
   );
 }
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import Query
+from schemas import Amount, Query
 from stream.cli.manage import query_commands, shell_command
-from stream.formatting import format_error_bound, format_estimate
+from stream.cli.output import format_amount, format_left
+from stream.formatting import format_error_bound, format_estimate, format_share
 from stream.privacy.planning.promises import Promise
 from stream.questions import Result, result_text
 from stream.questions.alert_states import estimate_text
@@ -43,6 +44,19 @@ def test_number_without_a_bound_keeps_its_whole_digits() -> None:
     assert format_estimate(1 / 3, None) == "0.333333"
     assert format_estimate(12345678.0, 4.0, grouped=True) == "12,345,678"
     assert format_error_bound(float("inf")) == "inf"
+
+
+def test_only_exact_shares_are_none_or_all() -> None:
+    shares = [0.0, 1e-9, 0.001, 0.995, 0.9996, 1.0]
+    assert [*map(format_share, shares)] == ["0.0%", "< 0.1%", "0.1%", "99.5%", "> 99.9%", "100.0%"]
+
+
+def test_left_amount_is_rounded_down() -> None:
+    """A request for the shown amount fits into what is left."""
+    left = Amount(epsilon=2 / 3, delta=1.49e-7)
+    assert (format_amount(left), format_left(left)) == ("ε 0.666667, δ 1.5e-07", "ε 0.666666, δ 1.4e-07")
+    assert format_left(Amount(epsilon=0.3, delta=0.0, rho=2 / 3)) == "ρ 0.6666 (ε 0.3 added up)"
+    assert format_left(Amount(epsilon=8.0, delta=0.0)) == "ε 8"
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -63,7 +63,7 @@ export function populationView({ names: [name], session }) {
       setText(share, `${percent(row.left_share)} left of ${amount(row.total)}`);
       share.toggleAttribute("data-low", row.left_share < 0.1);
       bar.update(row);
-      figures.update(PARTS.map((part) => amount(row[part])));
+      figures.update(PARTS.map((part) => amount(row[part], part === "left")));
       const unit = unitOf(row);
       chart.update({
         series: SERIES.map((part) => ({ name: part, kind: part, area: part === "granted", points: data.points.map((point) => [point.time, point[part][unit] ?? 0]) })),

@@ -79,7 +79,7 @@ export function sourceView({ names: [name], session }) {
     share.toggleAttribute("data-low", row.left_share < 0.1);
     bar.update(row);
     shared.update(row);
-    figures.update(PARTS.map((part) => amount(row[part])));
+    figures.update(PARTS.map((part) => amount(row[part], part === "left")));
     const unit = unitOf(row);
     chart.update({
       series: SERIES.map(([part, kind, area]) => ({ name: part, kind, area, points: points.map((point) => [point.time, point[part][unit]]) })),
@@ -157,7 +157,7 @@ function latestPeriod() {
         name.href = route("sources", [current.source]);
         setText(share, `${percent(current.left_share)} left of ${amount(current.total)}`);
         bar.update(current);
-        figures.update(PARTS.map((part) => amount(current[part])));
+        figures.update(PARTS.map((part) => amount(current[part], part === "left")));
         setText(all, `All ${plural(periods.count, "period")}`);
         all.href = route("sources", [], { of: source, descending: true });
       }

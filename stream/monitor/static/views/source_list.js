@@ -44,8 +44,8 @@ function entry(inPeriods) {
       bar.update(row);
       shared.update(row);
       PARTS.forEach((part, index) => {
-        setText(figures[index], mainAmount(row[part], unit));
-        setAttribute(figures[index], "title", amount(row[part]));
+        setText(figures[index], mainAmount(row[part], unit, part === "left"));
+        setAttribute(figures[index], "title", amount(row[part], part === "left"));
       });
     },
   };

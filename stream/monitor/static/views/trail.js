@@ -26,7 +26,7 @@ function entryRow() {
       setText(cells[4], requester(row));
       setText(cells[5], outcome(row));
       setAttribute(cells[5], "data-low", row.outcome === "refused");
-      setText(cells[6], row.left ? amount(row.left) : "–");
+      setText(cells[6], row.left ? amount(row.left, true) : "–");
       setText(cells[7], row.request ?? "–");
       cells.forEach((cell) => cell.toggleAttribute("data-empty", cell.textContent === "–"));
     },
