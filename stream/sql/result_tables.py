@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from schemas import EstimateCalibration, GrantRecord, Query, SourceRecord, TableSource
-from stream.formatting import values_of
+from stream.formatting import format_error_bound, values_of
 from stream.questions import Result, Results, result_text
 from stream.questions.answer_warnings import describe_reasons, largest_error
 from stream.questions.question_forms import limit_by_plan, validate_as_invalid
@@ -116,7 +116,7 @@ def format_cost(table: Table) -> str:
 def format_price(table: Table) -> str:
     """Format the highest price of the questions that were rejected for their price."""
     if (price := table.price) is not None:
-        return f"{table.stream}: the answers cost at most ε {price:.4g} together"
+        return f"{table.stream}: the answers cost at most ε {format_error_bound(round(price, 12))} together"
     return f"{table.stream}: each answer: {next(one.reason for one in table.results if one.is_priced)}"
 
 

@@ -240,7 +240,7 @@ def _show_price(answer: Result, *, as_json: bool) -> None:
     elif answer.price is None:
         say(f"{answer.stream}: {answer.reason}")
     else:
-        say(f"{answer.stream}: the answer costs at most ε {answer.price:.4g}; nothing was charged")
+        say(f"{answer.stream}: the answer costs at most ε {format_error_bound(answer.price)}; nothing was charged")
 
 
 def show_answer(answer: Result, *, as_json: bool) -> None:

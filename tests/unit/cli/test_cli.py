@@ -321,7 +321,7 @@ def test_ask_dry_run_prints_the_price_and_takes_limits(monkeypatch: pytest.Monke
     async def price(query: Query, _: float, *, dry_run: bool) -> Result:
         limits.append(query.max_price)
         result = Result(
-            id=query.id, stream="s", outcome="rejected", price=0.62, reason="price: max_price: it costs"
+            id=query.id, stream="s", outcome="rejected", price=0.62004, reason="price: max_price: it costs"
         )
         return (
             result
@@ -332,8 +332,8 @@ def test_ask_dry_run_prints_the_price_and_takes_limits(monkeypatch: pytest.Monke
     monkeypatch.setattr(query_commands, "_ask_question", price)
     given = ["ask", "s", "--where", "x > 1", "--alpha", "5"]
     dry = CliRunner().invoke(app, [*given, "--dry-run"])
-    assert (dry.exit_code, dry.stdout) == (0, "s: the answer costs at most ε 0.62; nothing was charged\n")
-    assert json.loads(CliRunner().invoke(app, [*given, "--dry-run", "--json"]).stdout)["price"] == 0.62
+    assert (dry.exit_code, dry.stdout) == (0, "s: the answer costs at most ε 0.6201; nothing was charged\n")
+    assert json.loads(CliRunner().invoke(app, [*given, "--dry-run", "--json"]).stdout)["price"] == 0.62004
     assert CliRunner().invoke(app, [*given, "--max-price", "10%"]).exit_code == 0
     assert CliRunner().invoke(app, [*given, "--max-price", "0.5"]).exit_code == ExitStatus.REJECTED
     assert limits == [None, None, "10%", 0.5]

@@ -19,7 +19,7 @@ export function requestedPrice(question, answer) {
   if (!isPriced(answer) || (question && Number.parseFloat(question.max_price) !== 0)) {
     return null;
   }
-  return typeof answer.price === "number" ? `at most ε ${Number(answer.price.toPrecision(4))}` : answer.reason;
+  return typeof answer.price === "number" ? `at most ε ${bound(answer.price)}` : answer.reason;
 }
 
 /** The answer to one question. */
@@ -46,7 +46,7 @@ export function questionPriced(title, answered, confirmed) {
   if (!isPriced(answer)) {
     return questionAnswered(title, answered);
   }
-  const price = typeof answer.price === "number" ? `The answer costs ε ${Number(answer.price.toPrecision(4))} at most. Nothing was charged.` : answer.reason;
+  const price = typeof answer.price === "number" ? `The answer costs ε ${bound(answer.price)} at most. Nothing was charged.` : answer.reason;
   const more = confirmed && make("p", {}, "This is more than a tenth of the stream's grant. ", make("button", { type: "button", onclick: confirmed }, "Ask for this price"));
   const element = make("section", { class: "card answered", "aria-label": "Price", "data-outcome": "priced" }, make("h2", {}, `Price: ${title}`), make("p", { class: "cost" }, price), more);
   return { element, close() {} };
