@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from schemas.base import Event
 
@@ -43,7 +43,7 @@ def span_ms(text: str) -> int:
     elif text == "0s":
         span = 0
     else:
-        raise ValueError("give a span of time as 90s, 15m, 1h, 2d, or in ISO 8601 as PT15M")
+        raise ValueError("is no span of time with a unit; give one as 90s, 15m, 1h, 2d, or in ISO 8601 as PT15M")
     if span > MAX_SPAN_MS:
         raise ValueError("a span is at most ten years; give a shorter one")
     return span
@@ -76,12 +76,13 @@ def format_moment(milliseconds: int) -> str:
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
-def _check_span(text: str) -> str:
-    span_ms(text)
-    return text
+def _check_span(value: Any) -> Any:
+    span_ms(value if isinstance(value, str) else "")
+    return value
 
 
-Span = Annotated[str, StringConstraints(min_length=2, max_length=32), AfterValidator(_check_span)]
+# The check comes first, so that a number without a unit is not called too short.
+Span = Annotated[str, StringConstraints(min_length=2, max_length=32), BeforeValidator(_check_span)]
 """A duration, as in ``90s``, ``15m``, ``1h``, ``2d``, or ISO 8601 as in ``PT15M``."""
 
 Moment = Annotated[
