@@ -40,14 +40,14 @@ from stream.questions.question_forms import as_query
 
 @dataclass(frozen=True)
 class PendingQuestion:
-    """A published question; ``future`` gets the encoded answer. ``published_at`` is a monotonic time."""
+    """A published question; ``future`` gets the encoded answer. ``asked_at`` is a monotonic time."""
 
     query: Query
     source: Source | None
     promised: int | None
     future: asyncio.Future[bytes]
     timeout: float | None
-    published_at: float
+    asked_at: float
 
     def fail_if_rejected(self, delivery: asyncio.Future[Any]) -> None:
         """Fail this question if Kafka rejects its record."""
@@ -60,7 +60,7 @@ class PendingQuestion:
 
     async def wait_for_answer(self) -> Result:
         """Wait for the committed answer; raise Timeout or Unreachable if it does not arrive."""
-        left = None if self.timeout is None else self.published_at + self.timeout - time.monotonic()
+        left = None if self.timeout is None else self.asked_at + self.timeout - time.monotonic()
         try:
             value = await asyncio.wait_for(self.future, left)
         except TimeoutError:
@@ -133,10 +133,10 @@ class AnswerListener:
         """Add a question and read its partition's new answers; call this before the question is published.
 
         Raises:
-            KafkaError, Unreachable: the partition cannot be read, or its end is not known within ``timeout``.
+            KafkaError, Unreachable: the partition cannot be read, or its end is not known within ``timeout``, which includes the wait for the answer.
             SottoError: the client was disconnected meanwhile.
         """
-        key = query.stream.encode()
+        key, asked_at = query.stream.encode(), time.monotonic()
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._futures[key].setdefault(query.id, []).append(future)
         future.add_done_callback(partial(self._forget, key, query.id))
@@ -145,9 +145,9 @@ class AnswerListener:
                 await self._follow(key)
         except TimeoutError:
             future.cancel()
-            partition = self._partition_of(key)
+            partition, within = self._partition_of(key), "" if timeout is None else f", within {timeout:g} s"
             raise Unreachable(
-                f"no broker gives the end of {partition.topic}, partition {partition.partition}, within {timeout:g} s, so the "
+                f"no broker gives the end of {partition.topic}, partition {partition.partition}{within}, so the "
                 "question was not sent; check that the brokers run",
                 [query],
             ) from None
@@ -157,7 +157,7 @@ class AnswerListener:
         if future.done():
             self._connection.require_open()  # a disconnected client cancels its futures
             future.result()  # raises the error of a consumer that failed meanwhile
-        return PendingQuestion(query, source, promised, future, timeout, time.monotonic())
+        return PendingQuestion(query, source, promised, future, timeout, asked_at)
 
     def _forget(self, stream: bytes, identifier: str, future: asyncio.Future[bytes]) -> None:
         pending = self._futures[stream]

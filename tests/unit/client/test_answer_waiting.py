@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -270,4 +271,33 @@ async def test_batches_are_searched_for_awaited_ids_or_streams(answers: Answers)
         one.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
     assert await searched_for() == []
+    await client.disconnect()
+
+
+async def test_timeout_includes_the_wait_for_the_end_of_the_topic(answers: Answers) -> None:
+    """The wait for an answer begins before its partition is looked up, so both together have one timeout."""
+    looked_up: list[float] = []
+
+    async def seek_to_end(*_: TopicPartition) -> None:
+        looked_up.append(time.monotonic())
+
+    answers.seek_to_end = seek_to_end  # type: ignore[method-assign]
+    client = connected_client()
+    query = Query(id="a", stream="ward", value=1.0)
+    pending = await client._listener.add_question(query, None, None, 60.0)
+    assert pending.asked_at <= looked_up[0]
+    await client.disconnect()
+
+
+async def test_lookup_that_fails_without_a_timeout_is_unreachable(answers: Answers) -> None:
+    async def seek_to_end(*_: TopicPartition) -> None:
+        raise TimeoutError
+
+    answers.seek_to_end = seek_to_end  # type: ignore[method-assign]
+    client = connected_client()
+    query = Query(id="a", stream="ward", value=1.0)
+    with pytest.raises(
+        Unreachable, match=r"^no broker gives the end of sotto\.answers, partition \d, so the question"
+    ):
+        await client._listener.add_question(query, None, None, None)
     await client.disconnect()
