@@ -26,10 +26,12 @@ from stream.kafka.acls import (
     role_access,
 )
 from stream.kafka.broker_addresses import DEFAULT_FOLDER, MAX_NODES, BrokerInfo, ClusterInfo, local_settings
+from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.topic_creation import check_topics, create_topics
-from stream.kafka.topic_layouts import durability_settings, format_differences
+from stream.kafka.topic_layouts import describe_topics, durability_settings, format_differences, layout
 from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
-from stream.settings import Settings
+from stream.processing.topic_names import Topics
+from stream.settings import Settings, variable_of
 
 if TYPE_CHECKING:
     from stream.kafka.broker_cluster import LocalCluster
@@ -223,6 +225,13 @@ def acl(
 
 
 async def _apply(settings: Settings, wanted: dict[str, tuple[AclEntry, ...]]) -> None:
+    """Apply the lists; CommandError if a topic is missing, because a mistyped prefix would give rights to no topic."""
+    async with admin_client(settings) as admin:
+        found = await describe_topics(admin, [one.name for one in layout(Topics(settings.prefix))])
+    if missing := [name for name, replicas in found.items() if not replicas]:
+        raise CommandError(
+            f"--apply: topics are missing: {', '.join(missing)}; correct {variable_of('prefix')}, or run 'sotto topics create' first"
+        )
     for principal, granted in wanted.items():
         await create_acls(settings, principal, granted)
 

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from schemas import Answer, Query
 from sotto import AsyncClient, Forbidden, SottoError, Unknown
+from stream.cli.output import CommandError
 from stream.cli.setup_commands import topics_app
 from stream.engine.restore import create_reader, read_to_end
 from stream.kafka.acls import AclEntry, AclRole, Operation, Resource, create_acls, role_access
@@ -361,6 +362,12 @@ def test_topics_command_creates_and_checks_topics_and_access_lists(kafka: Secure
     assert run("create") == "all topics exist\n"
     assert run("check") == "all topics have the required configuration\n"
     assert run("acl", "--role", "producer", "--principal", "User:alice", "--apply") == "applied to User:alice\n"
+    with pytest.raises(
+        CommandError, match=r"--apply: topics are missing: by-hnd\.queries, .*; correct SOTTO_PREFIX, or"
+    ):
+        CliRunner().invoke(
+            topics_app, ["acl", "--apply"], env={**given, "SOTTO_PREFIX": "by-hnd"}, catch_exceptions=False
+        )
     alice = kafka.user("alice", "by-hand")
     asyncio.run(in_force(alice, AclRole.PRODUCER))
     assert asyncio.run(writable(alice)) == {"queries"}

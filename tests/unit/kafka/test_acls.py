@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from stream.cli import setup_commands
 from stream.cli.output import CommandError
 from stream.cli.setup_commands import topics_app
 from stream.kafka.acls import AclRole, Operation, Resource, acl_commands, default_principal, role_access
@@ -131,6 +133,25 @@ def test_acl_command_refuses_ambiguous_arguments(arguments: list[str], message: 
     refused = runner.invoke(topics_app, ["acl", *arguments])
     assert isinstance(refused.exception, CommandError)
     assert message in str(refused.exception)
+
+
+def test_acl_command_grants_nothing_for_a_mistyped_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics that Kafka hides may exist; a missing topic is created before its access lists."""
+
+    async def describe(_: object, names: list[str]) -> dict[str, list[int]]:
+        return {name: [3] if name.startswith("sotto.") else [] for name in names[1:]}
+
+    async def create(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(setup_commands, "admin_client", lambda _: nullcontext())
+    monkeypatch.setattr(setup_commands, "describe_topics", describe)
+    monkeypatch.setattr(setup_commands, "create_acls", create)
+    assert runner.invoke(topics_app, ["acl", "--apply"]).exit_code == 0
+    refused = runner.invoke(topics_app, ["acl", "--apply"], env={"SOTTO_PREFIX": "soto"})
+    assert refused.exit_code == 1
+    assert "--apply: topics are missing: soto.control, soto.answers, " in str(refused.exception)
+    assert "; correct SOTTO_PREFIX, or run 'sotto topics create' first" in str(refused.exception)
 
 
 def test_role_access_lets_only_feeds_create_topics() -> None:
