@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
-from math import floor
+from math import ceil, floor
 from operator import add
 from typing import Final
 
@@ -30,8 +30,11 @@ from schemas import (
     StreamSpec,
     SumOf,
     TableSource,
+    ValuesSource,
 )
 from schemas.calendars import format_day
+from stream.privacy.accuracy.source_facts import clamping_range
+from stream.privacy.composition.costs import exact_decimal
 from stream.tables.expressions import FALSE, Codes, Predicate, attributes_of, conjunction, evaluate, make_leaf
 from stream.tables.sensitivity import ordered_values
 from stream.tables.table_errors import MONDAY_IS_1, PredicateError
@@ -82,6 +85,19 @@ def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
         *_describe_other_categories(source.attributes, where, standing.where, groups),
         *_describe_weekdays(source.attributes, where, (name, *groups)),
     )
+
+
+def describe_values(source: ValuesSource) -> str:
+    """Return how a source clamps and rounds the values of its questions; this depends on its definition alone."""
+    low, high = (float(end) for end in clamping_range(source.grid, source.minimum, source.maximum))
+    text = (
+        f"values outside {low:.6g} … {high:.6g} count as the nearer end, and values are rounded to multiples of "
+        f"{source.grid:g}, the grid"
+    )
+    grid, sensitivity = exact_decimal(source.grid), exact_decimal(source.sensitivity)
+    if (counted := ceil(sensitivity / grid) * grid) == sensitivity:
+        return text
+    return f"{text}; the noise is that of a sensitivity of {float(counted):g}, because the grid does not divide {source.sensitivity:g}: a finer grid has less"
 
 
 def _describe_numbers(attributes: Mapping[str, Domain], name: str | None, where: str | None) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
@@ -38,9 +37,8 @@ from stream.formatting import (
 )
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import LiveTopicReport, inspect_live_topic
-from stream.privacy.accuracy.source_facts import clamping_range
-from stream.privacy.composition.costs import exact_decimal
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
+from stream.questions.clamped_values import describe_values
 from stream.questions.question_forms import source_adapter
 from stream.questions.stream_watch import describe_live_topic
 from stream.settings import DEFAULT_TABLE_BYTES
@@ -97,7 +95,7 @@ def add(
         private = "'sotto source check' shows the table's owner how many rows these are"
         details = [*bound, *describe_rows(wanted), private, describe_engine(wanted, DEFAULT_TABLE_BYTES)]
     if isinstance(wanted, ValuesSource):
-        details = [_describe_values(wanted)]
+        details = [describe_values(wanted)]
     registered = f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
     show_result(receipt, registered, *details, receipt.meaning, as_json=as_json)
 
@@ -217,7 +215,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
     version = f", version {record.version} of the data" if record.version > 1 else ""
     show_budget(f"{source} ({record.state}{version})", record, allotments)
     if isinstance(record.source, ValuesSource):
-        say(_describe_values(record.source), soft_wrap=True)
+        say(describe_values(record.source), soft_wrap=True)
     show_attributes(record.source)
     if isinstance(record.source, TableSource):
         say(describe_engine(record.source, DEFAULT_TABLE_BYTES), soft_wrap=True)
@@ -264,16 +262,6 @@ def _describe_kind(source: Source) -> str:
     return (
         f"table, {source.engine}" if isinstance(source, TableSource) and source.engine != "memory" else source.kind
     )
-
-
-def _describe_values(source: ValuesSource) -> str:
-    """Return how a source clamps and rounds its values."""
-    low, high = (float(end) for end in clamping_range(source.grid, source.minimum, source.maximum))
-    text = f"values are clamped to {low:.6g} … {high:.6g}, and rounded to multiples of {source.grid:g}, the grid"
-    grid, sensitivity = exact_decimal(source.grid), exact_decimal(source.sensitivity)
-    if (counted := math.ceil(sensitivity / grid) * grid) == sensitivity:
-        return text
-    return f"{text}; the noise is that of a sensitivity of {float(counted):g}, because the grid does not divide {source.sensitivity:g}: a finer grid has less"
 
 
 population_app = typer.Typer(help="Populations: people who are in several sources.", no_args_is_help=True)

@@ -41,7 +41,7 @@ from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field,
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of
 from stream.privacy.planning.promises import promises
-from stream.questions.clamped_values import range_text
+from stream.questions.clamped_values import describe_values, range_text
 from stream.questions.stream_watch import period_of, warn_about_past_windows
 from stream.settings import DEFAULT_TABLE_BYTES, Settings
 from stream.tables.engine_limits import describe_engine
@@ -220,9 +220,7 @@ def _remarks(source: Source) -> list[str]:
         remarks.append("the budget service reads the table when it registers the source; the monitor does not")
         remarks += [*describe_rows(source), describe_engine(source, DEFAULT_TABLE_BYTES)]
     if isinstance(source, ValuesSource):
-        low = "none" if source.minimum is None else f"{source.minimum:g}"
-        high = "none" if source.maximum is None else f"{source.maximum:g}"
-        remarks.append(f"values are rounded to multiples of {source.grid:g}; minimum: {low}, maximum: {high}")
+        remarks.append(describe_values(source))
     if isinstance(source, EventsSource):
         remarks += _text_remarks(source, "unknown_groups and running_count group")
         remarks += _topic_remarks(source)

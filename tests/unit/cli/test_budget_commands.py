@@ -180,6 +180,7 @@ def test_source_of_values_says_how_it_rounds(
     """The default grid of 1 makes shares whole numbers, and their noise a hundred times larger."""
     driver.register(source("shares", sensitivity=sensitivity, grid=grid))
     shown = run_connected("source", "show", "shares")
+    assert " count as the nearer end, and values are " in shown
     assert f"rounded to multiples of {grid:g}, the grid" in shown
     assert (noise or "the noise is") in shown if noise else "the noise is" not in shown
 
