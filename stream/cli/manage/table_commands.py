@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from schemas import EventsSource, TableSource
+from schemas import EventsSource, TableSource, ValuesSource
 from stream.cli.output import AsJson, CommandError, escape_text, parse_document, say, show_json, show_table
 from stream.formatting import ROW_IS_PERSON, did_you_mean, format_count
+from stream.questions.clamped_values import describe_values
 from stream.questions.question_forms import source_adapter
 from stream.settings import Settings
 from stream.tables.checks import (
@@ -59,12 +60,13 @@ def check(
     """Compare a table with its declaration before you register it.
 
     Only the table's owner should see the output: it has exact numbers without noise. Kafka is not contacted, and nothing is logged or stored.
-    The exit status is 1 if a row does not fit (decimals may be rounded to their step), if a person has more rows than the declared contribution (1 by default), or if a cell that a view converts is not of the declared kind.
+    The exit status is 1 if several columns have a declared name, if a row does not fit (decimals may be rounded to their step), if a person has more rows than the declared contribution (1 by default), or if a cell that a view converts is not of the declared kind.
     """
     wanted = parse_document(source_adapter(), source)
     if not isinstance(wanted, TableSource):
         is_live = isinstance(wanted, EventsSource)
         problem = "is a live topic" if is_live else "has no table, its questions carry the values"
+        problem += f"; {describe_values(wanted)}" if isinstance(wanted, ValuesSource) else ""
         raise CommandError(f"source: {wanted.source} {problem}; give a table source")
     path = table or wanted.path or "the view"
     try:

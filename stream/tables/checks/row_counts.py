@@ -44,6 +44,11 @@ class ColumnMatch:
     """The probable separator of a CSV file, if not a comma."""
 
     @property
+    def ambiguous(self) -> tuple[str, ...]:
+        """The repeated columns that are read."""
+        return tuple(name for name in self.repeated if name in self.found and name not in self.undeclared)
+
+    @property
     def usable(self) -> bool:
         """True if the file can be read as a table."""
         return not self.missing and not self.unusable

@@ -97,11 +97,12 @@ class CheckReport:
 
     @property
     def fits(self) -> bool:
-        """True if every row counts with its own values or rounded ones, and the view, if any, can read all cells."""
+        """True if each row counts with its own or rounded values from one column, and the view can read all cells."""
         people = self.people is None or not (self.people.rows_beyond or self.people.rows_without)
         unchanged = self.left_out == 0 and all(misfit.fate == "rounded" for misfit in self.misfits)
         readable = self.view is None or not self.view.unreadable
-        return self.columns.usable and unchanged and not self.surplus_lines and people and readable
+        usable = self.columns.usable and not self.columns.ambiguous
+        return usable and unchanged and not self.surplus_lines and people and readable
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, with the notice as its first field."""
@@ -132,7 +133,8 @@ def advise_on_columns(columns: ColumnMatch) -> Iterator[str]:
     if len(columns.undeclared) == len(columns.found):
         yield "no declared column was found; check that the first line of a CSV file has the column names"
     for name in columns.repeated:
-        yield f"several columns are called {quote_name(name)}; the first one is read"
+        remedy = "the first one is read: rename the others" if name in columns.ambiguous else "none is read"
+        yield f"several columns are called {quote_name(name)}; {remedy}"
 
 
 def advise_on_cells(checks: Iterable[CellCheck]) -> Iterator[str]:

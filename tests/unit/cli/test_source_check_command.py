@@ -154,6 +154,18 @@ def test_cells_cannot_control_the_terminal() -> None:
         ),
         (["--person", "bmy"], SOURCE, "--person: the table has no column 'bmy'; did you mean 'bmi'?"),
         ([], {"source": "v", "kind": "records", "epsilon": 1}, "v has no table, its questions carry the values"),
+        (
+            [],
+            {
+                "source": "v",
+                "kind": "values",
+                "neighbors": "replace",
+                "epsilon": 1,
+                "sensitivity": 1,
+                "maximum": 9,
+            },
+            "carry the values; values outside -1e+15 … 9 count as the nearer end, and values are rounded",
+        ),
     ],
 )
 def test_table_that_cannot_be_checked_is_refused(
@@ -163,6 +175,19 @@ def test_table_that_cannot_be_checked_is_refused(
     assert result.exit_code == 1
     assert message in str(result.exception)
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("repeated", "status", "words"), [("sex", 1, "rename the others"), ("who", 0, "none is read")]
+)
+def test_repeated_column_is_a_fault_if_it_is_read(repeated: str, status: int, words: str) -> None:
+    """Services would read the first of the columns, and the owner may mean another one."""
+    lines = GOOD.splitlines()
+    result = check("\n".join([f"{lines[0]},{repeated}", *(f"{line},F" for line in lines[1:])]) + "\n")
+    assert result.exit_code == status
+    text = " ".join(result.stdout.split())
+    assert f"several columns are called '{repeated}'; " in text
+    assert words in text
 
 
 def test_check_of_a_table_in_duckdb_says_how_long_questions_take(tmp_path: Path) -> None:

@@ -422,4 +422,6 @@ def test_columns_of_no_attribute_are_named(names: list[str], listed: str) -> Non
 def test_span_without_a_unit_is_refused_with_the_units(ahead: object) -> None:
     topic = {"kind": "events", "source": "a", "neighbors": "replace", "epsilon": 1, "topic": "a", "time": "t"}
     message = message_of(source_codec, json.dumps({**topic, "person": "p", "ahead": ahead}).encode())
-    assert message == "ahead: is no span of time with a unit; give one as 90s, 15m, 1h, 2d, or in ISO 8601 as PT15M"
+    assert (
+        message == "ahead: is no span of time with a unit; give one as 90s, 15m, 1h, 2d, or in ISO 8601 as PT15M"
+    )
