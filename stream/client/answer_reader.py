@@ -27,7 +27,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaError
 
-from schemas import Query, Source
+from schemas import Calibration, Query, Source
 from stream.client.client_calls import new_id
 from stream.client.kafka_connection import KafkaConnection, translate_kafka_error
 from stream.engine.restore import select_readable
@@ -44,7 +44,7 @@ class PendingQuestion:
 
     query: Query
     source: Source | None
-    promised: int | None
+    calibration: Calibration | None
     future: asyncio.Future[bytes]
     timeout: float | None
     asked_at: float
@@ -71,7 +71,7 @@ class PendingQuestion:
             ) from None
         except Unreachable as lost:
             raise Unreachable(str(lost), [self.query]) from lost
-        return Result.read(value, self.query, self.source, self.promised)
+        return Result.read(value).with_question(self.query, self.source, self.calibration)
 
 
 IDLE_PARTITION_SECONDS: Final = 10.0
@@ -127,7 +127,7 @@ class AnswerListener:
         self,
         query: Query,
         source: Source | None,
-        promised: int | None,
+        calibration: Calibration | None,
         timeout: float | None,  # noqa: ASYNC109
     ) -> PendingQuestion:
         """Add a question and read its partition's new answers; call this before the question is published.
@@ -157,7 +157,7 @@ class AnswerListener:
         if future.done():
             self._connection.require_open()  # a disconnected client cancels its futures
             future.result()  # raises the error of a consumer that failed meanwhile
-        return PendingQuestion(query, source, promised, future, timeout, asked_at)
+        return PendingQuestion(query, source, calibration, future, timeout, asked_at)
 
     def _forget(self, stream: bytes, identifier: str, future: asyncio.Future[bytes]) -> None:
         pending = self._futures[stream]

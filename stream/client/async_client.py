@@ -258,8 +258,8 @@ class AsyncClient(AsyncCalls):
         require_timeout(timeout)
         with self._connection.guard_call():
             source = await self._ledger.find_source(query.stream) if is_about_table(query) else None
-            promised = None if source is None else self._ledger.promised_answers_of(query.stream, source)
-            pending = await self._listener.add_question(query, source, promised, timeout)
+            calibration = None if source is None else self._ledger.calibration_of(query.stream, source)
+            pending = await self._listener.add_question(query, source, calibration, timeout)
             try:
                 pending.fail_if_rejected(await self._send(query, headers))
             except BaseException:

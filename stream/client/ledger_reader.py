@@ -11,14 +11,13 @@ from typing import Any, Final
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import ConsumerStoppedError
 
-from schemas import LedgerRecord, Source, StreamSpec, ledger_codec
+from schemas import Calibration, LedgerRecord, Source, StreamSpec, ledger_codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.caches import ENTRY_BYTES, RecentCache
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_view import LedgerView
 from stream.engine.restore import TopicWentBackError, create_reader, read_span, read_to_end, require_visible
 from stream.errors import Forbidden, SottoError, Unknown
-from stream.privacy.composition.costs import last_promised_answer
 from stream.questions import Result
 from stream.questions.stream_watch import (
     StreamOpening,
@@ -167,7 +166,7 @@ class FollowedLedger:
         self._source_names: dict[str, str] = {}
         self._sources: dict[str, Source] = {}
         self._specs: RecentCache[str, StreamSpec] = RecentCache(_MAX_CACHED_SPECS // 2)
-        self._promised: RecentCache[str, tuple[int | None]] = RecentCache(_MAX_CACHED_STREAMS // 2)
+        self._calibrations: RecentCache[str, Calibration] = RecentCache(_MAX_CACHED_STREAMS // 2)
         self._absent: dict[str, float] = {}
         self._reading: asyncio.Task[None] | None = None
         self._read_started = 0.0
@@ -203,16 +202,16 @@ class FollowedLedger:
                 self._absent[stream] = time.monotonic()
         return self._sources[self._source_names[stream]] if self._knows(stream) else None
 
-    def promised_answers_of(self, stream: str, source: Source) -> int | None:
-        """Return for how many answers a stream's error bound is promised; None if for all, or if its grant is not in the view.
+    def calibration_of(self, stream: str, source: Source) -> Calibration | None:
+        """Return a stream's calibration; None if its grant is not in the view.
 
         Openings do not change, so only the first call for a stream decodes its grant.
         """
-        if (known := self._promised.get(stream)) is None and self._view is not None:
+        if (known := self._calibrations.get(stream)) is None and self._view is not None:
             with suppress(Unknown):
-                known = (last_promised_answer(self._view.grant(source.source, stream).calibration),)
-                self._promised.put(stream, known)
-        return None if known is None else known[0]
+                known = self._view.grant(source.source, stream).calibration
+                self._calibrations.put(stream, known)
+        return known
 
     async def add_stream(self, result: Result) -> Result:
         """Add the stream's definition to the answer of a window, if the ledger may be read."""

@@ -26,6 +26,7 @@ from schemas import (
     INDEPENDENCE,
     Answer,
     Bins,
+    Calibration,
     Categories,
     Dates,
     Decimals,
@@ -38,6 +39,7 @@ from schemas import (
     ValuesSource,
 )
 from stream.formatting import LARGEST_SHARE, NOT_INFORMATIVE, ROWS_LEFT_OUT, format_count
+from stream.privacy.composition.costs import last_promised_answer
 from stream.questions.clamped_values import parse_condition
 from stream.tables.sensitivity import codes_within
 
@@ -102,11 +104,9 @@ def warn_about_people(source: Source, query: Query) -> tuple[str, ...]:
     return ("people: counts rows, because the source declares no 'person'",)
 
 
-def warn_about_promise(answered: int, promised: int | None) -> tuple[str, ...]:
-    """Return a warning if a stream has given more answers than its α is promised for.
-
-    ``promised`` is None if α holds for all answers, or if the number is unknown.
-    """
+def warn_about_promise(answered: int, calibration: Calibration | None) -> tuple[str, ...]:
+    """Return a warning if a stream has given more answers than its α is promised for."""
+    promised = None if calibration is None else last_promised_answer(calibration)
     if promised is None or answered <= promised:
         return ()
     covered = f"more than the {format_count(promised, 'answer')} for which α is promised"
@@ -136,19 +136,20 @@ _ESTIMATED: Final = ("hypothesis", INDEPENDENCE)
 NO_BOUND: Final = "no error bound is left after the stream's last measurement"
 
 
-def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tuple[str | None, ...]:
+def reasons_of(
+    answer: Answer, query: Query | None, source: Source | None, decision_alpha: float | None = None
+) -> tuple[str | None, ...]:
     """Return, for each number or decision, the reason why it is not informative; None if it is or may be informative.
 
     The question is unknown if another client asked it. Then a number gets a reason only if it would have one for
-    every possible question.
+    every possible question. Answers do not carry ``decision_alpha``, the stream's error bound of decisions.
     """
     if query is None and source is None and answer.window is None:
         return ()
     if answer.outcome in {"above", "below"} and answer.estimate is None:
         threshold = None if query is None else query.threshold
-        if answer.alpha is None or not threshold:
-            return (None,)
-        return (EXCEEDS_THRESHOLD if answer.alpha > abs(threshold) else None,)
+        alpha = answer.alpha if decision_alpha is None else decision_alpha
+        return (EXCEEDS_THRESHOLD if alpha and threshold and alpha > abs(threshold) else None,)
     if answer.estimates is not None:
         numbers: tuple[float, ...] = answer.estimates
         intervals: Iterable[Interval | None] = answer.intervals or repeat(None)

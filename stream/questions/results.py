@@ -13,6 +13,7 @@ from schemas import (
     MAX_ANSWER_BYTES,
     TOO_MANY_TEXTS,
     Answer,
+    Calibration,
     Dates,
     EventsSource,
     Histogram,
@@ -82,22 +83,18 @@ class Result(ConvertibleRows, Answer):
     _query: Query | None = PrivateAttr(None)
     _source: Source | None = PrivateAttr(None)
     _spec: StreamSpec | None = PrivateAttr(None)
-    _promised: int | None = PrivateAttr(None)
+    _calibration: Calibration | None = PrivateAttr(None)
 
     @classmethod
-    def read(
-        cls,
-        value: bytes | None,
-        query: Query | None = None,
-        source: Source | None = None,
-        promised: int | None = None,
-    ) -> Result:
-        """Parse an answer's bytes; the rest is None if it is not known."""
-        return _result_codec.decode(value).with_question(query, source, promised)
+    def read(cls, value: bytes | None) -> Result:
+        """Parse an answer's bytes."""
+        return _result_codec.decode(value)
 
-    def with_question(self, query: Query | None, source: Source | None, promised: int | None = None) -> Result:
-        """Set the question, the source and the number of answers for which α is promised; return the result itself."""
-        self._query, self._source, self._promised = query, source, promised
+    def with_question(
+        self, query: Query | None, source: Source | None, calibration: Calibration | None = None
+    ) -> Self:
+        """Set the question, the source and the stream's calibration, which has its α; return the result itself."""
+        self._query, self._source, self._calibration = query, source, calibration
         return self
 
     @property
@@ -186,7 +183,7 @@ class Result(ConvertibleRows, Answer):
     @property
     def reasons(self) -> tuple[str | None, ...]:
         """For each number, why it is not informative; None for a number that is or may be informative."""
-        return reasons_of(self, self._query, self._source)
+        return reasons_of(self, self._query, self._source, getattr(self._calibration, "alpha", None))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -205,7 +202,7 @@ class Result(ConvertibleRows, Answer):
         """The warnings about the basis and the question, without the warning about numbers."""
         about_basis = tuple(text for basis, text in _BASIS_WARNINGS.items() if basis == self.basis)
         if self.index is not None:
-            about_basis += warn_about_promise(self.index + 1, self._promised)
+            about_basis += warn_about_promise(self.index + 1, self._calibration)
         about_basis += warn_about_top(self, self._query)
         if self._query is None and self._spec is not None and self._source is not None:
             bound_text = describe_source_bound(self._source)

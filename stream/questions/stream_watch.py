@@ -383,7 +383,7 @@ def describe_window_count(windows: int, period: str | None, calibration: Calibra
 
 
 def describe_used_up_grant(answered: int, promised: int | None) -> str:
-    """Describe what the promise of an exhausted stream covers; ``promised`` as for ``warn_about_promise``."""
+    """Describe what the promise of an exhausted stream covers; ``promised`` is None if it is for all answers."""
     covered = answered if promised is None else min(answered, promised)
     return f"the grant is used up, so the promise covers only the {format_count(covered, 'answer')} given so far"
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self, TypeVar, overload
 from pydantic import BaseModel, ConfigDict, Field
 
 from schemas import (
+    Calibration,
     Query,
     Receipt,
     RegisterSource,
@@ -25,7 +26,6 @@ from stream.client.blocking_client import SyncCalls
 from stream.client.client_calls import AsyncCalls, require_accepted
 from stream.client.ledger_view import LedgerView
 from stream.errors import Invalid, SottoError
-from stream.privacy.composition.costs import last_promised_answer
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers, Record
@@ -494,7 +494,9 @@ class Driver(MemoryInstallation, SyncCalls):
             )
         left = {number: iter(records) for number, records in answers.items()}
         return Results(
-            Result.read(next(left[partition]).value, query, source, self._promised_answers_of(query, source))
+            Result.read(next(left[partition]).value).with_question(
+                query, source, self._calibration_of(query, source)
+            )
             for (_, partition), query, source in delivery.expected
         )
 
@@ -507,11 +509,11 @@ class Driver(MemoryInstallation, SyncCalls):
         account = ledger.accounts[owner]
         return result.with_stream(account.grants[result.stream].spec, account.source)
 
-    def _promised_answers_of(self, query: Query | None, source: Source | None) -> int | None:
+    def _calibration_of(self, query: Query | None, source: Source | None) -> Calibration | None:
         if query is None or source is None:
             return None
         grant = self._budget.ledger.accounts[source.source].grants.get(query.stream)
-        return None if grant is None else last_promised_answer(grant.calibration)
+        return None if grant is None else grant.calibration
 
     def _source_of(self, query: Query) -> Source | None:
         ledger = self._budget.ledger

@@ -23,7 +23,6 @@ from stream.cli.output import AsJson, CommandError, print_warnings, read_documen
 from stream.client.async_client import AsyncClient
 from stream.errors import SottoError, Timeout, Unknown, describe_reason
 from stream.formatting import did_you_mean, format_count, format_error_bound, format_estimate, format_interval
-from stream.privacy.composition.costs import last_promised_answer
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.clamped_values import VALUE_FIELDS
@@ -307,14 +306,14 @@ async def _ask_question(query: Query, timeout: float, *, dry_run: bool) -> Resul
             with suppress(SottoError):
                 source = (await client.budget(await client.source_of(query.stream))).source
                 print_warnings(warn_of_attributes(query, source))
-        carries = answer.index and (query.value is not None or query.values is not None)
-        if query.category is not None or query.threshold is not None or carries:
+        carries = query.value is not None or query.values is not None
+        if query.category is not None or (carries and (answer.index or query.threshold is not None)):
             # The client looks up the grants of tables only, because producers of values may not read the ledger.
             with suppress(SottoError):
                 grant = await client.grant(await client.source_of(query.stream), query.stream)
-                print_warnings(_warn_by_grant(query, grant))
+                print_warnings(_warn_of_category(query.category, grant))
                 if carries:
-                    answer.with_question(query, None, last_promised_answer(grant.calibration))
+                    answer.with_question(query, None, grant.calibration)
         return answer
 
 
@@ -341,14 +340,12 @@ def warn_of_attributes(query: Query, source: Source) -> Iterator[str]:
             yield f"{_option_of(field)}: '{name}' is no attribute of source {source.source}{hint}"
 
 
-def _warn_by_grant(query: Query, grant: GrantRecord) -> Iterator[str]:
-    """Warn of an unknown category, which gets a random one as any other, and of a threshold below the decisions' α."""
-    categories, alpha = getattr(grant.spec.mechanism, "categories", ()), grant.calibration.alpha
-    if (category := query.category) is not None and categories and category not in categories:
+def _warn_of_category(category: str | None, grant: GrantRecord) -> Iterator[str]:
+    """Warn of an unknown category, which gets a random one as any other."""
+    categories = getattr(grant.spec.mechanism, "categories", ())
+    if category is not None and categories and category not in categories:
         hint = did_you_mean(category, categories)
         yield f"category: '{category}' is not declared{hint}; the answer is a declared category, chosen at random"
-    if query.threshold and abs(query.threshold) < alpha:
-        yield f"not informative: the threshold is less than the stream's α, {alpha:g}"
 
 
 async def warn_of_unknown_stream(client: AsyncClient, name: str) -> list[str]:

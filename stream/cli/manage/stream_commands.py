@@ -251,7 +251,7 @@ def show(names: Names, as_json: AsJson = False) -> None:
     if shown.state == "exhausted":
         say(describe_used_up_grant(shown.totals.answered, last_promised_answer(grant.calibration)), soft_wrap=True)
     if not isinstance(grant.spec.mechanism, RandomizedResponse):
-        print_warnings(warn_about_promise(shown.totals.answered, last_promised_answer(grant.calibration)))
+        print_warnings(warn_about_promise(shown.totals.answered, grant.calibration))
 
 
 def _describe_spending(grant: GrantRecord) -> str:

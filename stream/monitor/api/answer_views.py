@@ -52,7 +52,7 @@ class AnswerRow(ApiModel):
     uninformative: list[int]
     """Positions of the numbers that are known not to be informative; a single number has position 0."""
     warnings: list[str]
-    """Warnings about the question, for example of clamped values, if it is known."""
+    """Warnings about the answer's place in the stream and about the question, for example of clamped values, if it is known."""
     cost: Amount | None
     """The answer's charge: its ``spent`` minus the ``spent`` of the answer before; null if that answer is unknown."""
 
@@ -112,26 +112,28 @@ async def list_answers(
                 "the monitor's principal may not read answers; see 'sotto topics acl --role monitor'",
             ) from None
         raise ProblemError(503, "unavailable", f"Kafka: {type(error).__name__}; ask again in a moment") from None
-    source, spec = views.decode_definition(tables, tables.sources[grant.source]), views.decode_grant(entry).spec
+    source, record = views.decode_definition(tables, tables.sources[grant.source]), views.decode_grant(entry)
+    # The α of randomized responses is that of an estimate from all of them.
+    calibration = None if record.spec.mechanism.kind == "randomized_response" else record.calibration
     older = [*page.answers, *([page.preceding] if page.preceding else [])]
-    rows = [
-        AnswerRow(
-            time=one.time,
-            # The groups of the numbers follow from the question or, for a live histogram, from the definition.
-            answer=(
-                answer := one.result.with_question(question := find_question(one.result), source).with_stream(
-                    spec, source
-                )
-            ),
-            question=question,
-            groups=list(answer.groups or ()) if len(answer.estimates or ()) <= _MAX_NAMED_GROUPS else [],
-            uninformative=list(answer.uninformative),
-            # The warning that incomplete rows are left out would be the same in each row.
-            warnings=[] if question is None else [one for one in answer.question_warnings if one != ROWS_LEFT_OUT],
-            cost=_charge(one, older[place + 1 :]),
+    rows = []
+    for place, one in enumerate(page.answers):
+        answer = one.result.with_question(question := find_question(one.result), source, calibration)
+        # Warnings about the table or the standing stream would be the same in each row.
+        warnings = [text for text in answer.question_warnings if text != ROWS_LEFT_OUT]
+        # The groups of the numbers follow from the question or, for a live histogram, from the definition.
+        answer.with_stream(record.spec, source)
+        rows.append(
+            AnswerRow(
+                time=one.time,
+                answer=answer,
+                question=question,
+                groups=list(answer.groups or ()) if len(answer.estimates or ()) <= _MAX_NAMED_GROUPS else [],
+                uninformative=list(answer.uninformative),
+                warnings=warnings,
+                cost=_charge(one, older[place + 1 :]),
+            )
         )
-        for place, one in enumerate(page.answers)
-    ]
     return AnswersView(items=rows, before=page.before, reached=page.oldest_read, unreadable=page.unreadable)
 
 

@@ -26,7 +26,6 @@ from stream.monitor.api.answer_views import QuestionAnswered, StatementAnswered
 from stream.monitor.api.http_requests import ProblemError, too_many_error
 from stream.monitor.api.models import ApiModel
 from stream.monitor.monitor_tables import MonitorTables
-from stream.privacy.composition.costs import last_promised_answer
 from stream.questions import Result, Results
 from stream.questions.result_text import is_charged, next_costs, total_cost
 from stream.settings import Settings
@@ -260,8 +259,7 @@ async def ask_question(tables: MonitorTables, asker: Asker | None, query: Query)
     grant = views.decode_grant(views.find_stream(tables, query.stream)[0])
     source = views.decode_definition(tables, tables.sources[grant.spec.source])
     [result] = await _ask_or_problem(asker, [query])
-    promised = None if query.category is not None else last_promised_answer(grant.calibration)
-    result = result.with_question(query, source, promised)
+    result = result.with_question(query, source, grant.calibration)
     return QuestionAnswered(
         answer=to_answer(result),
         rows=[
@@ -318,7 +316,7 @@ async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: S
     found = prepared.rejected or await _ask_or_problem(asker, prepared.queries)
     grant, source = prepared.target.grant, prepared.target.source
     results = Results(
-        one.with_question(query, source, last_promised_answer(grant.calibration))
+        one.with_question(query, source, grant.calibration)
         for one, query in zip(found, prepared.queries, strict=True)
     )
     table = prepared.table(results)

@@ -139,7 +139,7 @@ def test_column_of_group_numbers_is_named_by_the_question(question: dict[str, ob
     asked = None if question is None else Query.model_validate({"id": "q", "stream": "s", **question})
     assert (
         query_commands._numbers_heading(
-            Result.read(answer(estimates=(1.0,)).model_dump_json().encode(), asked, None)
+            Result.read(answer(estimates=(1.0,)).model_dump_json().encode()).with_question(asked, None)
         )
         == head
     )

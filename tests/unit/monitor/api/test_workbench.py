@@ -461,10 +461,28 @@ async def test_answers_beyond_the_promise_of_their_stream_have_a_warning() -> No
     async with installation.web() as client:
         first, second = [await ask(client, "few", id=f"q-{n}", where="age >= 65") for n in range(2)]
         stated = await post(client, "/api/statements", {"id": "s", "statement": "SELECT COUNT(*) FROM few"})
+        page = await get(client, "/api/streams/few/answers")
     words = "more than the 1 answer for which α is promised"
     assert words not in str(first["warnings"])
     assert words in second["warnings"][0]
     assert words in stated["warnings"][0]
+    assert [words in str(row["warnings"]) for row in page["items"]] == [True, True, False]
+
+
+async def test_threshold_below_the_error_of_decisions_has_a_warning() -> None:
+    installation = surveyed()
+    alarm = stream("alarm", "people", "above_threshold", mechanism={"threshold": 400, "cutoff": 3})
+    installation.driver.open(alarm, acknowledge=True)
+    installation.flow()
+    async with installation.web() as client:
+        answered = [
+            await ask(client, "alarm", id=f"q-{limit}", where="age >= 65", threshold=limit)
+            for limit in (1.0, 900.0)
+        ]
+        page = await get(client, "/api/streams/alarm/answers")
+    words = "not informative: the error may exceed the threshold"
+    assert [words in one["warnings"] for one in answered] == [True, False]
+    assert [row["uninformative"] for row in page["items"]] == [[], [0]]
 
 
 async def test_dry_run_of_questions_and_statements_charges_nothing() -> None:
