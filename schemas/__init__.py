@@ -32,6 +32,7 @@ from schemas.calibrations import ReleaseCalibration as ReleaseCalibration
 from schemas.calibrations import RunningCountCalibration as RunningCountCalibration
 from schemas.calibrations import SparseVectorCalibration as SparseVectorCalibration
 from schemas.calibrations import UnknownGroupsCalibration as UnknownGroupsCalibration
+from schemas.changelogs import STREAM_STATES as STREAM_STATES
 from schemas.changelogs import Charge as Charge
 from schemas.changelogs import Checkpoint as Checkpoint
 from schemas.changelogs import FeedProgress as FeedProgress

@@ -6,7 +6,7 @@ changelogs of feeds and merging are private.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
@@ -26,6 +26,8 @@ from schemas.queries import Cell, Term
 from schemas.wire import Codec
 
 StreamState = Literal["open", "exhausted", "halted", "closed"]
+STREAM_STATES: Final[tuple[StreamState, ...]] = get_args(StreamState)
+"""All states, in the order in which a stream passes them."""
 
 
 class Charge(Event, wire_omits={"surplus"}):

@@ -1,4 +1,4 @@
-"""Reads and writes secret files, which only their owner may read or replace."""
+"""Reads and writes secret files, which only their owner may read or replace; judges addresses that get secrets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from typing import BinaryIO, Final
 
 from stream.errors import SottoError
 
+_LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 MAX_LINKS: Final = 40
 """Maximum number of symbolic links that are followed, as on Linux."""
 OTHERS_WRITE_BITS: Final = 0o022
 """Mode bits of write access for group and others."""
+
+
+def is_encrypted_or_local(scheme: str, host: str | None) -> bool:
+    """Return whether an address has https, or http on this machine."""
+    return bool(host) and (scheme == "https" or (scheme == "http" and host in _LOOPBACK))
 
 
 def trusted_users() -> set[int]:

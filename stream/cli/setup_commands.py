@@ -228,7 +228,7 @@ async def _apply(settings: Settings, wanted: dict[str, tuple[AclEntry, ...]]) ->
     """Apply the lists; CommandError if a topic is missing, because a mistyped prefix would give rights to no topic."""
     async with admin_client(settings) as admin:
         found = await describe_topics(admin, [one.name for one in layout(Topics(settings.prefix))])
-    if missing := [name for name, replicas in found.items() if not replicas]:
+    if missing := sorted(name for name, replicas in found.items() if not replicas):
         raise CommandError(
             f"--apply: topics are missing: {', '.join(missing)}; correct {variable_of('prefix')}, or run 'sotto topics create' first"
         )

@@ -98,8 +98,6 @@ SLOTS_PER_WINDOW = 12
 MAX_TIMELINE_POINTS = 64
 NEARLY_DRY_SHARE = 0.1
 """Largest share of charged answers left with which an open stream counts as nearly dry."""
-STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
-"""All states, in the order in which a stream passes them."""
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from schemas import (
+    STREAM_STATES,
     AllotmentRecord,
     MemberStatus,
     PartitionStatus,
@@ -26,7 +27,6 @@ from schemas import (
 from stream.monitor.api.service_models import Restore
 from stream.monitor.budget_history import TrailState
 from stream.monitor.entries import (
-    STATES,
     ActiveStreams,
     MemberEntry,
     Owner,
@@ -374,7 +374,7 @@ class MonitorTables:
         if state == "exhausted" and entry.cutoff is not None:
             left = ordinary_charges_left(entry.cutoff, update.tops, update.surplus)
             state = "open" if left > 0 else state
-        rank, known_rank = STATES.index(state), STATES.index(entry.state)
+        rank, known_rank = STREAM_STATES.index(state), STREAM_STATES.index(entry.state)
         if update.answered > entry.answered:
             entry.last_answered = time
         elif update.answered == entry.answered and entry.last_answered is not None:

@@ -32,7 +32,7 @@ from stream.monitor.api.http_requests import refuse_repeated
 from stream.monitor.api.models import AccessRole
 from stream.monitor.api.server import CALLBACK, SIGN_IN, SIGN_OUT, is_caused_by_another_site
 from stream.monitor.api.tokens import Bearer
-from stream.secret_files import read_secret
+from stream.secret_files import is_encrypted_or_local, read_secret
 from stream.settings import Settings
 
 SESSION_COOKIE: Final = "__Host-sotto-session"
@@ -52,7 +52,6 @@ _MAX_RESPONSE_BYTES: Final = 1 << 20
 _TOKEN_ERRORS: Final = (JoseError, ValueError, TypeError)
 """Errors of joserfc for a forged token or key; a header with a wrong type, such as ``crit: 1``, is a TypeError."""
 _MIN_SECRET_LENGTH: Final = 20
-_LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 
 SignOnFault = Literal["denied", "expired", "failed", "role", "unavailable"]
 """The reason of a failed sign-in that the page shows; it contains only what the person may know."""
@@ -395,5 +394,5 @@ def _require_https(name: str, address: str) -> None:
         url = URL(address)
     except ValueError:
         url = URL()
-    if not url.host or not (url.scheme == "https" or (url.scheme == "http" and url.host in _LOOPBACK)):
+    if not is_encrypted_or_local(url.scheme, url.host):
         raise SignOnSettingsError(f"{name}: is no https address; give https://HOST")

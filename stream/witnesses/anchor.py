@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from schemas import TrailHead
 from stream.errors import SottoError
 from stream.optional_packages import import_or_missing
+from stream.secret_files import is_encrypted_or_local
 
 MAX_ANCHORS_READ: Final = 100
 """Maximum number of anchors that a witness returns."""
@@ -36,7 +37,6 @@ LARGEST_TIME: Final = 9_999_999_999_999
 
 _STAMP_SECONDS: Final = 5
 _LARGEST_STAMP: Final = 64 * 1024
-_LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 _EXTRA: Final = "timestamps"
 
 Offset = Annotated[int, Field(ge=0)]
@@ -182,10 +182,7 @@ class TimeStampAuthority:
         """Raise Missing without the client, and WitnessError for an invalid address."""
         self._client = import_or_missing("rfc3161_client", _EXTRA)
         parts = urlsplit(address)
-        if parts.username is not None or not (
-            (parts.scheme == "https" and parts.hostname)
-            or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
-        ):
+        if parts.username is not None or not is_encrypted_or_local(parts.scheme, parts.hostname):
             raise WitnessError("SOTTO_TIMESTAMP_AUTHORITY: is no https address; give https://HOST/PATH")
         self.name = address
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schemas import FIRST_VERSION, Extensions, StreamState, TableSource
+from schemas import FIRST_VERSION, STREAM_STATES, Extensions, TableSource
 from stream.kernel.byte_columns import Spans
 from stream.kernel.json_fields import SlotNames
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, charged_answers, ordinary_charges_left
@@ -27,9 +27,8 @@ from stream.worker.stream_columns import NO_CUTOFF, StreamColumns, StreamKeys
 from stream.worker.stream_records import RetiredStreamTable, StreamDefinition
 from stream.worker.stream_terms import StreamTerms, TermsTable
 
-STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
 OPEN, EXHAUSTED, HALTED, CLOSED = range(4)
-_STATE_NUMBERS = {state: number for number, state in enumerate(STATES)}
+_STATE_NUMBERS = {state: number for number, state in enumerate(STREAM_STATES)}
 
 
 def answering_mask(gathered: StreamColumns) -> npt.NDArray[np.bool_]:
@@ -97,7 +96,7 @@ class LifeCycle:
 
     def end_stream(self, slot: int, state: int, reason: str) -> bool:
         """End a stream; return False if its current state must not change to ``state``."""
-        if not may_become(STATES[self._columns.state[slot]], STATES[state]):
+        if not may_become(STREAM_STATES[self._columns.state[slot]], STREAM_STATES[state]):
             return False
         self._columns.state[slot] = state
         self._columns.status_changed[slot] = True
@@ -384,7 +383,7 @@ class HostedStreams:
         columns = self.columns
         return {
             name: StreamSnapshot(
-                STATES[columns.state[slot]],
+                STREAM_STATES[columns.state[slot]],
                 int(columns.answered[slot]),
                 int(columns.tops[slot]),
                 int(columns.last_offset[slot]),

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Answer
+from schemas import STREAM_STATES, Answer
 from schemas.wire import encode, struct
 from stream.kernel.array_operations import Part, pack_rows
 from stream.kernel.byte_columns import Column, Spans, spans_of
@@ -16,13 +16,13 @@ from stream.processing.dead_letters import BUSY, Rejection, UnreadableValue, add
 from stream.processing.protocol import PROGRESS_KEY, Message, Outputs, RecordLike, topic_id_headers
 from stream.processing.record_columns import MessageColumns
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
-from stream.worker.hosted_streams import STATES, HostedStreams
+from stream.worker.hosted_streams import HostedStreams
 from stream.worker.stream_columns import StreamColumns, group_equal_rows
 from stream.worker.stream_records import UPDATE_PREFIX, Update, encode_update, update_key
 from stream.worker.stream_terms import StreamTerms, window_and_group_of_event
 
 WireAnswer: Any = struct(Answer)
-_STATE_FRAGMENTS: Final = spans_of([b'","state":"%s","answered":' % state.encode() for state in STATES])
+_STATE_FRAGMENTS: Final = spans_of([b'","state":"%s","answered":' % state.encode() for state in STREAM_STATES])
 
 
 class OutputEncoder:

@@ -363,7 +363,7 @@ def test_topics_command_creates_and_checks_topics_and_access_lists(kafka: Secure
     assert run("check") == "all topics have the required configuration\n"
     assert run("acl", "--role", "producer", "--principal", "User:alice", "--apply") == "applied to User:alice\n"
     with pytest.raises(
-        CommandError, match=r"--apply: topics are missing: by-hnd\.queries, .*; correct SOTTO_PREFIX, or"
+        CommandError, match=r"--apply: topics are missing: by-hnd\.answers, .*; correct SOTTO_PREFIX, or"
     ):
         CliRunner().invoke(
             topics_app, ["acl", "--apply"], env={**given, "SOTTO_PREFIX": "by-hnd"}, catch_exceptions=False

@@ -17,6 +17,7 @@ import typer
 
 from schemas import (
     AllotmentRecord,
+    Amount,
     Bins,
     Categories,
     Dates,
@@ -254,7 +255,6 @@ def short_start(start: str) -> str:
 
 _AMOUNTS: Final = ("asked", "left", "granted", "spent", "refunded")
 _TOTALS: Final = ("granted", "spent", "refunded", "left")
-_AMOUNT_PARTS: Final = ("epsilon", "delta", "rho")
 _TEXTS: Final = (
     *("kind", "action", "outcome", "event", "source", "population", "stream", "analyst"),
     *("allotment", "analysts", "by", "mechanism", "reason", "request", "since"),
@@ -278,7 +278,7 @@ def trail_row(entry: TrailRecord, value: bytes) -> Row:
     amounts = {name: getattr(entry, name, None) for name in _AMOUNTS}
     amounts |= {f"total_{name}": getattr(totals, name, None) for name in _TOTALS}
     for name, amount in amounts.items():
-        row |= {f"{name}_{part}": getattr(amount, part, None) for part in _AMOUNT_PARTS}
+        row |= {f"{name}_{part}": getattr(amount, part, None) for part in Amount.model_fields}
     return row | {"digest": entry_digest(value), "record": value.decode()}
 
 
@@ -346,7 +346,7 @@ def _column_types() -> dict[str, str]:
         **dict.fromkeys(_TEXTS, "string"),
         **dict.fromkeys(_NUMBERS, "float64"),
         **dict.fromkeys(_COUNTS, "int64"),
-        **{f"{name}_{part}": "float64" for name in amounts for part in _AMOUNT_PARTS},
+        **{f"{name}_{part}": "float64" for name in amounts for part in Amount.model_fields},
         "digest": "string",
         "record": "string",
     }

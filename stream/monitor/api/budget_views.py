@@ -290,10 +290,9 @@ _SINGLE_COLUMNS: Final = (
     *(name for name in TrailRow.model_fields if name not in {*_AMOUNT_COLUMNS, *_NUMBER_COLUMNS}),
     *_NUMBER_COLUMNS,
 )
-_AMOUNT_PARTS: Final = ("epsilon", "delta", "rho")
 COLUMNS: Final = (
     *_SINGLE_COLUMNS,
-    *(f"{name}_{part}" for name in _AMOUNT_COLUMNS for part in _AMOUNT_PARTS),
+    *(f"{name}_{part}" for name in _AMOUNT_COLUMNS for part in Amount.model_fields),
     "record",
 )
 """Columns of the CSV: one column for each number, and a last column with the entry's JSON."""
@@ -344,7 +343,7 @@ def _csv_cells(entry: HeldEntry) -> list[Any]:
         "time": datetime.fromtimestamp(row.time, UTC).isoformat(),
         "analysts": " ".join(row.analysts) or None,
     }
-    amounts = [getattr(getattr(row, name), part, None) for name in _AMOUNT_COLUMNS for part in _AMOUNT_PARTS]
+    amounts = [getattr(getattr(row, name), part, None) for name in _AMOUNT_COLUMNS for part in Amount.model_fields]
     return [
         *(quote_formula(values[name]) for name in _SINGLE_COLUMNS),
         *amounts,

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from schemas import CloseStream, ExtendStream, OpenStream, Receipt, Request
+from schemas import STREAM_STATES, CloseStream, ExtendStream, OpenStream, Receipt, Request
 from stream.engine.health import CacheCollector, ServiceName
 from stream.errors import Refused
 from stream.kafka.topic_creation import Inspection
@@ -34,7 +34,7 @@ from stream.monitor.api.source_views import stalled_sources
 from stream.monitor.api.tokens import Bearer, TokenError, TokenFile, role_with_article
 from stream.monitor.api.views import seconds_until_exhausted, source_row
 from stream.monitor.budget_history import HEADLINE_WINDOW, PACE_WINDOWS
-from stream.monitor.entries import STATES, Series
+from stream.monitor.entries import Series
 from stream.monitor.monitor_alerts import Alerts
 from stream.monitor.monitor_tables import ChangeTopic, MonitorTables
 from stream.privacy.planning.noise_layouts import PlanError
@@ -320,7 +320,9 @@ class _MetricsCollector(Collector):
 
     def _streams(self) -> Iterable[_Family]:
         tables, totals, now = self._tables, self._tables.totals, self._monitor.clock()
-        yield _gauges("streams", "Streams by state.", "state", {state: totals.states[state] for state in STATES})
+        yield _gauges(
+            "streams", "Streams by state.", "state", {state: totals.states[state] for state in STREAM_STATES}
+        )
         yield _gauge(
             "streams_nearly_dry",
             "Open streams with at most 10 % of their charged answers left.",

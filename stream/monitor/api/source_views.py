@@ -10,7 +10,15 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from pydantic import BeforeValidator, Field
 
-from schemas import EventsSource, GrantRecord, StandingQuery, StreamState, moment_ms, split_period_name
+from schemas import (
+    STREAM_STATES,
+    EventsSource,
+    GrantRecord,
+    StandingQuery,
+    StreamState,
+    moment_ms,
+    split_period_name,
+)
 from schemas.windows import span_ms
 from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourcePage, StalledSource, StreamPage
 from stream.monitor.api.service_models import (
@@ -35,7 +43,7 @@ from stream.monitor.api.views import (
     stream_rates,
     stream_row_with_periods,
 )
-from stream.monitor.entries import STATES, PeriodsByName, SourceEntry, StreamEntry
+from stream.monitor.entries import PeriodsByName, SourceEntry, StreamEntry
 from stream.monitor.monitor_tables import MonitorTables
 from stream.privacy.accuracy.source_facts import questions_per_window
 
@@ -268,7 +276,7 @@ _STREAM_KEYS: dict[StreamSort, Callable[[StreamEntry, float], _Key]] = {
     "stream": lambda entry, _: entry.name,
     "source": lambda entry, _: entry.grant.source if entry.grant else "",
     "mechanism": lambda entry, _: entry.grant.mechanism.kind if entry.grant else "",
-    "state": lambda entry, _: STATES.index(entry.state),
+    "state": lambda entry, _: STREAM_STATES.index(entry.state),
     "answered": lambda entry, _: entry.answered,
     "tops": lambda entry, _: entry.tops,
     "tops_left": lambda entry, _: entry.tops_left,

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from schemas import EstimateCalibration, Measurement, Pmw
 from schemas.queries import STATISTICS
@@ -24,7 +23,7 @@ from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.releases import TensorCells
 from stream.privacy.noise.keyed_noise import DrawRole, block_words, cell_words
-from stream.privacy.noise.samplers import Sampler, Symmetric
+from stream.privacy.noise.samplers import IntegerArray, Sampler, Symmetric
 from stream.privacy.planning.plans import opening_parts
 from stream.privacy.planning.warm_starts import expected_sets, workload_axes
 from stream.worker.families.context import AdmittedQuestion, Context
@@ -60,8 +59,6 @@ _FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups", "rate", 
 _CELLS_PER_BLOCK: Final = 1 << 15
 _START_PREFIX = b"start"
 _SEPARATE_PREFIX = b"alone"
-
-Integers = npt.NDArray[np.int64]
 
 
 class _AdmittedEstimateQuestion(NamedTuple):
@@ -237,7 +234,7 @@ class _KeyedMeasurements:
             self._barrier = self._streams.barrier_of_round(self._slot, 0)
         return self._barrier
 
-    def query_noise(self, tops: int, keys: Sequence[bytes]) -> Integers:
+    def query_noise(self, tops: int, keys: Sequence[bytes]) -> IntegerArray:
         """Draw the comparison noise ν of questions after ``tops`` ⊤s."""
         law = self._streams.terms_at(self._slot).query_noise
         number = _encode_numbers(tops)
@@ -250,14 +247,14 @@ class _KeyedMeasurements:
         words, low = cell_words(subkey, [_encode_numbers(tops) + key], law.words)
         return int(law.draw(words, low)[0])
 
-    def numbers_noise(self, tops: int, key: bytes, noise_parts: int, count: int, law: Symmetric) -> Integers:
+    def numbers_noise(self, tops: int, key: bytes, noise_parts: int, count: int, law: Symmetric) -> IntegerArray:
         """Draw the noise of the numbers of a question that is measured alone, for ``noise_parts`` parts of a charge."""
         place = _SEPARATE_PREFIX + _encode_numbers(noise_parts, tops) + key
         return self._draw_block(DrawRole.ANSWER, place, count, law)
 
     def marginal_noise(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, noise_parts: int | None = None
-    ) -> Integers:
+    ) -> IntegerArray:
         """Draw the noise of a marginal's cells."""
         when = _START_PREFIX if tops is None else _encode_numbers(tops)
         alone = b"" if noise_parts is None else _SEPARATE_PREFIX + _encode_numbers(noise_parts)
@@ -268,7 +265,7 @@ class _KeyedMeasurements:
             parts.append(self._draw_block(DrawRole.RELEASE, block, count, law))
         return np.concatenate(parts)
 
-    def choice_noise(self, number: int, count: int, law: Sampler) -> Integers:
+    def choice_noise(self, number: int, count: int, law: Sampler) -> IntegerArray:
         """Draw the noise of the scores in a round of the warm start."""
         return self._draw_block(DrawRole.CHOICE, _START_PREFIX + _encode_numbers(number), count, law)
 
@@ -278,7 +275,7 @@ class _KeyedMeasurements:
         words, low = cell_words(subkey, [_START_PREFIX + _encode_numbers(order)], law.words)
         return int(law.draw(words, low)[0])
 
-    def _draw_block(self, role: DrawRole, place: bytes, count: int, law: Sampler) -> Integers:
+    def _draw_block(self, role: DrawRole, place: bytes, count: int, law: Sampler) -> IntegerArray:
         words, low = block_words(self._streams.noise.subkey(self._slot, role), place, count, law.words)
         return law.draw(words, low)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from schemas import AnswersCalibration, EventsSource, TableSource
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY
@@ -33,7 +32,7 @@ from stream.privacy.accuracy.release_accuracy import (
 from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.composition.losses import promised_answers
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS, RankLaw, choose_code, rank_law
-from stream.privacy.noise.samplers import LowWords, NoiseScaleError, Symmetric, Words
+from stream.privacy.noise.samplers import IntegerArray, LowWords, NoiseScaleError, Symmetric, Words
 from stream.privacy.planning.answer_plans import MOST_WEIGHTS, answer_law, quantile_noise, rank_alpha
 from stream.processing.dead_letters import malformed_rejection
 from stream.tables.sensitivity import groups_sensitivity
@@ -46,8 +45,6 @@ from stream.worker.families.family import (
     wide_noise_rejection,
 )
 from stream.worker.families.statistics import Statistic, StatisticNumber, read_statistic, statistic_form
-
-Integers = npt.NDArray[np.int64]
 
 MAX_WORDS: Final = 1 << 22
 """Maximum number of random words for one answer."""
@@ -69,7 +66,7 @@ class LaplaceStatistic:
     sums: tuple[Symmetric, ...] = ()
     alpha: float | None = None
     max_parts: int | None = None
-    counts: Integers = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    counts: IntegerArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
 
     @property
     def words(self) -> int:
@@ -122,7 +119,7 @@ class LaplaceStatistics:
     def _calibration(self, slot: int) -> AnswersCalibration:
         return self._context.calibration(slot, AnswersCalibration)
 
-    def _count_values(self, slot: int, statistic: Statistic) -> Integers:
+    def _count_values(self, slot: int, statistic: Statistic) -> IntegerArray:
         table = self._context.table(slot)
         try:
             counts = table.group_counts((*statistic.group_by, statistic.attribute), statistic.predicate)
@@ -213,7 +210,7 @@ def draw_quantiles(question: LaplaceStatistic, words: AnswerWords) -> Reply:
 
 
 def _locate_quantiles(
-    statistic: Statistic, edges: Integers, noisy: Integers, law: Symmetric, codes: tuple[int, ...]
+    statistic: Statistic, edges: IntegerArray, noisy: IntegerArray, law: Symmetric, codes: tuple[int, ...]
 ) -> list[LocatedQuantile]:
     """Locate each quantile in noisy counts of ranges: its code, and the lowest and highest possible code."""
     left = np.arange(len(edges), dtype=np.int64)
@@ -241,7 +238,7 @@ class AnswerWords:
         start, self._next = self._next, self._next + UNIFORM_WORDS
         return int.from_bytes(self._high[start : self._next].astype(">u8").tobytes(), "big")
 
-    def draws(self, law: Symmetric, count: int, reserved: int) -> Integers:
+    def draws(self, law: Symmetric, count: int, reserved: int) -> IntegerArray:
         """Draw noise ``count`` times from the words of ``reserved`` draws; the other words stay unused."""
         start, width = self._next, law.words
         self._next += reserved * width

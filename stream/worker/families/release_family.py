@@ -48,6 +48,7 @@ from stream.privacy.mechanisms.releases import (
     weighted_sum,
 )
 from stream.privacy.noise.keyed_noise import DrawRole, cell_noise
+from stream.privacy.noise.samplers import IntegerArray
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection, malformed_rejection
 from stream.tables.counted_table import CountedTable, cell_mask
@@ -62,15 +63,13 @@ RELEASE_CACHE_BYTES: Final = 128 << 20
 
 BASIS: Final = "release"
 
-Integers = npt.NDArray[np.int64]
-
 
 class _ReleaseFamily(Family):
     """Base of the families with one release."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._release_cache: BoundedCache[str, Integers] = BoundedCache(
+        self._release_cache: BoundedCache[str, IntegerArray] = BoundedCache(
             RELEASE_CACHE_BYTES, weigh_array, "releases"
         )
         self._cells = TermsCache(context, _cells_of_mechanism)
@@ -92,14 +91,14 @@ class _ReleaseFamily(Family):
     def _reply(self, one: AdmittedQuestion) -> Reply:
         raise NotImplementedError
 
-    def _release(self, slot: int, table: CountedTable) -> Integers:
+    def _release(self, slot: int, table: CountedTable) -> IntegerArray:
         incarnation = self._streams.incarnations[slot]
         if (known := self._release_cache.get(incarnation)) is None:
             known = self._compute_release(slot, table)
             self._release_cache.put(incarnation, known)
         return known
 
-    def _compute_release(self, slot: int, table: CountedTable) -> Integers:
+    def _compute_release(self, slot: int, table: CountedTable) -> IntegerArray:
         raise NotImplementedError
 
     def _interval(self, slot: int, question: CellQuestion, estimate: float) -> Interval:
@@ -109,7 +108,7 @@ class _ReleaseFamily(Family):
         limit = None if most is None else most * max(question.steps) / WEIGHT_STEPS
         return clip_interval((estimate - half, estimate + half), 0.0, limit)
 
-    def _draw_noise(self, slot: int, names: Sequence[bytes]) -> Integers:
+    def _draw_noise(self, slot: int, names: Sequence[bytes]) -> IntegerArray:
         subkey = self._streams.noise.subkey(slot, DrawRole.RELEASE)
         return cell_noise(release_law(self._calibration(slot)), subkey, names)
 
@@ -227,7 +226,7 @@ class HistogramFamily(_ReleaseFamily):
             charged=False, estimate=estimate, basis=BASIS, alpha=alpha / question.divisor, interval=intervals[0]
         )
 
-    def _compute_release(self, slot: int, table: CountedTable) -> Integers:
+    def _compute_release(self, slot: int, table: CountedTable) -> IntegerArray:
         space = self._cells.find(slot)
         counts = table.group_counts(space.attributes, self._context.predicate(slot, None))
         names = cell_bytes(np.indices(space.shape).reshape(len(space.shape), -1).T)
@@ -235,7 +234,7 @@ class HistogramFamily(_ReleaseFamily):
 
 
 def _rates_of_groups(
-    calibration: ReleaseCalibration, release: Integers, question: _CellSums, hits: npt.NDArray[np.bool_]
+    calibration: ReleaseCalibration, release: IntegerArray, question: _CellSums, hits: npt.NDArray[np.bool_]
 ) -> Reply:
     parts = (hits, question.mask & ~hits)
     terms = [sum_to_marginal(part.astype(np.int64), question.axes).ravel() for part in parts]
@@ -254,7 +253,7 @@ def _rates_of_groups(
     )
 
 
-def _statistic_reply(question: _CellStatistic, release: Integers, calibration: ReleaseCalibration) -> Reply:
+def _statistic_reply(question: _CellStatistic, release: IntegerArray, calibration: ReleaseCalibration) -> Reply:
     asked = question.asked
     shape, codes = (asked.groups, asked.values.size), slice(asked.first, asked.end)
     noisy = sum_to_marginal(np.where(question.mask, release, 0), question.axes).reshape(shape)[:, codes]
@@ -335,7 +334,7 @@ class SparseProjectFamily(_ReleaseFamily):
             alpha=alpha if math.isfinite(alpha) else None,
         )
 
-    def _compute_release(self, slot: int, table: CountedTable) -> Integers:
+    def _compute_release(self, slot: int, table: CountedTable) -> IntegerArray:
         mechanism = self._context.mechanism(slot, SparseProject)
         seed = matrix_seed(self._streams.incarnations[slot])
         exact = np.zeros(mechanism.projections, dtype=np.int64)

@@ -24,7 +24,7 @@ from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide_queries
 from stream.privacy.mechanisms.private_values import published_interval, published_numbers, value_of
 from stream.privacy.noise.keyed_noise import SUBKEY_BYTES, DrawRole, event_words
-from stream.privacy.noise.samplers import Sampler
+from stream.privacy.noise.samplers import IntegerArray, Sampler
 from stream.worker.families.context import Context
 from stream.worker.families.family import require_form
 from stream.worker.families.laplace_questions import sent_value_limits
@@ -215,8 +215,6 @@ class RoundValues(SlotArrays):
         self.barrier[slots] = terms.barriers(rows_of(subkeys, np.arange(len(slots))), tops)
 
 
-Integers = npt.NDArray[np.int64]
-
 _NO_NUMBERS: Final[Mapping[int, PublishedNumber]] = {}
 
 
@@ -230,9 +228,9 @@ class _Batch(NamedTuple):
 class _ComparedBatch(NamedTuple):
     """For each question, in steps: its number f, its threshold T, and f − T + ν with the noise ν."""
 
-    values: Integers
-    thresholds: Integers
-    margins: Integers
+    values: IntegerArray
+    thresholds: IntegerArray
+    margins: IntegerArray
 
 
 class SparseVectorFamily:
@@ -285,7 +283,7 @@ class SparseVectorFamily:
             return [(terms[terms_of[0]], np.arange(len(terms_of)))]
         return [(terms[index], np.flatnonzero(terms_of == index)) for index in np.unique(terms_of).tolist()]
 
-    def _compare(self, batch: _Batch, thresholds: Integers) -> _ComparedBatch:
+    def _compare(self, batch: _Batch, thresholds: IntegerArray) -> _ComparedBatch:
         """Return each question's number, its threshold (or else the stream's), and their noisy difference."""
         values, question_thresholds = batch.rows.values, batch.rows.thresholds
         steps = np.empty(len(values), dtype=np.int64)
@@ -297,7 +295,7 @@ class SparseVectorFamily:
             )
         return _ComparedBatch(steps, thresholds, steps - thresholds + self._draw_query_noise(batch))
 
-    def _draw_query_noise(self, batch: _Batch) -> Integers:
+    def _draw_query_noise(self, batch: _Batch) -> IntegerArray:
         """Draw each question's noise ν; questions with the same distribution are drawn together."""
         noise = np.empty(len(batch.rows.slots), dtype=np.int64)
         laws: dict[Sampler, list[Indices]] = {}
@@ -309,7 +307,7 @@ class SparseVectorFamily:
             noise[members] = self._draw(law, rows, self._round_values.byte_spans("query_key", rows.slots))
         return noise
 
-    def _draw(self, law: Sampler, rows: QuestionRows, subkeys: Spans) -> Integers:
+    def _draw(self, law: Sampler, rows: QuestionRows, subkeys: Spans) -> IntegerArray:
         topic, partition = self._context.topic, self._context.partition
         words, low = event_words(subkeys, topic, partition, rows.offsets, rows.payloads, law.words)
         return law.draw(words, low)

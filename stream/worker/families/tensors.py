@@ -28,6 +28,7 @@ from stream.privacy.mechanisms.releases import (
     is_cheap_to_cumulate,
     product_weighting,
 )
+from stream.privacy.noise.samplers import IntegerArray
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, steps_of_limited_weight, steps_of_weight
 from stream.processing.dead_letters import Rejection, malformed_rejection
 from stream.tables.counted_table import CellReader, CountedTable, cell_mask, code_mask
@@ -40,7 +41,6 @@ WEIGHT_CACHE_BYTES: Final = 64 << 20
 _ALLOWED_CORNERS: Final = 4096
 
 CellWeights = npt.NDArray[np.int32]
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ def corners_of_values(predicate: Predicate, sizes: dict[str, int], attribute: st
 
 
 def _corners_of_products(
-    products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]
+    products: Sequence[dict[str, IntegerArray] | None], sizes: dict[str, int]
 ) -> list[Weighting] | None:
     """Convert products of one factor per axis to weightings; None if one is None, or with too many corners."""
     if not is_cheap_to_cumulate(tuple(sizes.values())):
@@ -328,7 +328,7 @@ def _corners_of_products(
     return list(map(product_weighting, factors)) if sum(map(count_corners, factors)) <= most else None
 
 
-def values_of_cells(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:
+def values_of_cells(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> IntegerArray:
     """Return the attribute's value in each cell that satisfies a predicate, and 0 in other cells."""
     along = [size if name == attribute else 1 for name, size in sizes.items()]
     values = np.arange(minimum, minimum + sizes[attribute], dtype=np.int64).reshape(along)
@@ -350,7 +350,7 @@ def extent_of_predicate(predicate: Predicate, sizes: dict[str, int]) -> tuple[in
     return math.prod(count for count, _ in each), all(ranges for _, ranges in each)
 
 
-def _factor_predicate(predicate: Predicate, sizes: dict[str, int]) -> dict[str, Integers] | None:
+def _factor_predicate(predicate: Predicate, sizes: dict[str, int]) -> dict[str, IntegerArray] | None:
     """Factor a predicate into weights per attribute; None if it is not a product."""
     leaves = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
     found = {name: np.ones(size, dtype=np.int64) for name, size in sizes.items()}

@@ -150,7 +150,7 @@ def test_acl_command_grants_nothing_for_a_mistyped_prefix(monkeypatch: pytest.Mo
     assert runner.invoke(topics_app, ["acl", "--apply"]).exit_code == 0
     refused = runner.invoke(topics_app, ["acl", "--apply"], env={"SOTTO_PREFIX": "soto"})
     assert refused.exit_code == 1
-    assert "--apply: topics are missing: soto.control, soto.answers, " in str(refused.exception)
+    assert "--apply: topics are missing: soto.answers, soto.charges, " in str(refused.exception)
     assert "; correct SOTTO_PREFIX, or run 'sotto topics create' first" in str(refused.exception)
 
 

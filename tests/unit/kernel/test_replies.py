@@ -9,10 +9,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from schemas import MAX_EVENT_BYTES, Amount, Charge, Checkpoint, Position, StreamStatus
+from schemas import MAX_EVENT_BYTES, STREAM_STATES, Amount, Charge, Checkpoint, Position, StreamStatus
 from schemas.wire import Codec
 from stream.processing.protocol import Outputs
-from stream.worker.hosted_streams import STATES
 from stream.worker.output_encoding import OutputEncoder
 from tests.kernels import kernel, use_kernel
 from tests.unit.worker.batches import DRIVER, new_worker
@@ -27,7 +26,7 @@ def test_replies_match_models_with_and_without_kernel(seed: int, *, compiled: bo
     columns, slots = streams.columns, list(range(len(streams)))
     chance.shuffle(slots)
     for slot in slots:
-        columns.state[slot] = chance.randrange(len(STATES))
+        columns.state[slot] = chance.randrange(len(STREAM_STATES))
         columns.refused[slot] = chance.random() < 0.4
         columns.answered[slot] = chance.choice([0, 1, 2**40])
         columns.tops[slot] = chance.choice([0, 1, 1])
@@ -43,7 +42,7 @@ def test_replies_match_models_with_and_without_kernel(seed: int, *, compiled: bo
     expected: dict[str, list[Any]] = {"state": [], "charges": [], "status": []}
     for slot in slots:
         name, incarnation, terms = streams.names[slot], streams.incarnations[slot], streams.terms_at(slot)
-        state, reason = STATES[columns.state[slot]], streams.life.reasons.get(slot)
+        state, reason = STREAM_STATES[columns.state[slot]], streams.life.reasons.get(slot)
         counts, surplus = (int(columns.answered[slot]), int(columns.tops[slot])), int(columns.surplus[slot])
         offset, source = int(columns.last_offset[slot]), terms.source.source
         figures = (incarnation, state, *counts, offset, reason, int(columns.due[slot]), surplus)
