@@ -236,7 +236,7 @@ class EventCheck:
     ) -> tuple[list[int], dict[int, event_fields.Flaw]]:
         """Return each event's time (``NO_MOMENT`` if it is refused), and the flaws by index.
 
-        ``now`` is the time of the broker's clock in Unix milliseconds. With ``in_order``, the
+        ``now`` is the time of the broker's clock, or of a replay's last mark, in Unix milliseconds. With ``in_order``, the
         partition's clock is at each event's own time, because watermarks will be written between the events.
         """
         read = self._reader.read(events)

@@ -168,7 +168,7 @@ def _publish(source: str, lines: Iterator[tuple[int, bytes]], marks: str | None,
                 client.publish(source, [line for _, line in batch])
         else:
             first = moment = None
-            for moment, events in _replay(Replay(declared, marks, until), lines, report):
+            for moment, events in _replay(Replay(declared, marks, until), lines, report, until):
                 first = moment if first is None else first
                 client.advance(source, moment / 1000)
                 client.publish(source, events)
@@ -183,14 +183,14 @@ def _publish(source: str, lines: Iterator[tuple[int, bytes]], marks: str | None,
 
 
 def _replay(
-    replay: Replay, lines: Iterator[tuple[int, bytes]], report: _EventCounts
+    replay: Replay, lines: Iterator[tuple[int, bytes]], report: _EventCounts, until: int | None
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Return each watermark with the events that follow it; print the reasons if all are refused."""
 
     def checked_events() -> Iterator[tuple[bytes, int]]:
         while batch := list(islice(lines, EVENTS_PER_BATCH)):
             yield from zip(
-                (line for _, line in batch), report.check_lines(batch, None, in_order=True), strict=True
+                (line for _, line in batch), report.check_lines(batch, until, in_order=True), strict=True
             )
 
     try:

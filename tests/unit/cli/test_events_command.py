@@ -239,6 +239,21 @@ def test_publish_counts_refused_events_and_exits_with_1(
     assert len(list(driver.dead_letters("flights"))) == until - 1
 
 
+def test_replay_counts_events_too_far_after_the_last_mark_as_refused(driver: Driver, tmp_path: Path) -> None:
+    """With ``--until`` before the last events, the command refuses the same events as the feeds."""
+    driver.register({**FLIGHTS, "clock": "marks", "ahead": "1h"})
+    driver.open(LATE)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"\n".join(bytes_of([event(f"N{hour}", f"{DAY}0{hour}:00:00Z") for hour in range(6)])))
+    done = CliRunner().invoke(
+        app, ["events", "publish", "flights", str(path), "--marks", "1h", "--until", f"{DAY}02:00:00Z"]
+    )
+    assert done.exit_code == 1
+    assert done.output.startswith("2 refused, the first at line 5: time: further ahead of the clock")
+    assert "\n4 events accepted, 2 refused in ops.departures" in done.output
+    assert [one.code for one in driver.dead_letters("flights")] == ["ahead", "ahead"]
+
+
 def test_replay_without_an_acceptable_event_writes_nothing(driver: Driver, tmp_path: Path) -> None:
     """If all events of a replay are refused the reasons are printed, and neither marks nor events are written."""
     driver.register({**FLIGHTS, "clock": "marks"})
