@@ -98,12 +98,12 @@ class Engine:
         *,
         partitions: int,
         copies: bool = True,
-        remedy: str = PARTITIONS_REMEDY,
+        remedy: str = "",
         health: ServiceHealth | EngineHealth | None = None,
         record_clock: RecordClock | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``copies`` allows standby copies; ``remedy`` is the advice for refused partitions."""
+        """``copies`` allows standby copies. With a ``remedy`` the engine stops if a topic has more partitions."""
         self.role = role
         self._settings = settings
         self._topics = list(topics)
@@ -272,9 +272,11 @@ class Engine:
             )
             self.refusal = (
                 f"this {self.role.name}'s topics all had {self._partition_count} partitions when it began; it refuses later "
-                f"ones: {named}; {self._remedy}"
+                f"ones: {named}; {self._remedy or PARTITIONS_REMEDY}"
             )
             log.error("partitions refused", role=self.role.name, reason=self.refusal)
+            if self._remedy:
+                self.stop()
         return {topic_partition.partition for topic_partition in assigned} - self.refused
 
     async def start_partitions(self, partitions: set[int], equipment: Equipment) -> None:

@@ -335,7 +335,7 @@ class FeedService:
         await self._run_engine(MERGING_ENGINE, engine)
 
     async def _run_counting_engine(self, source: EventsSource) -> None:
-        """Count one live topic as soon as it exists."""
+        """Count one live topic as soon as it exists, and until it has more partitions."""
         health = self._health.engine_health(f"source {source.source}")
         while not self._stopping.is_set() and source.source not in self._retiring:
             try:
@@ -359,7 +359,8 @@ class FeedService:
             log.info("serving", source=source.source, topic=source.topic, partitions=partitions)
             self._served_sources[source.source] = source
             await self._run_engine(source.source, engine)
-            return
+            if not engine.refusal:
+                return
 
     def _role_of(self, source: EventsSource, partitions: int) -> EngineRole:
         topics, definitions = self._topics, self.definitions

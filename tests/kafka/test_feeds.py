@@ -31,6 +31,7 @@ from tests.chaos.live import PARTITIONS, Live, live_topic
 from tests.chaos.loaded_installation import LoadedInstallation
 from tests.chaos.replay import answers_codec
 from tests.chaos.windows import YESTERDAY, Visits, live_source, standing_specs
+from tests.kafka.partitions import add_partitions
 
 pytestmark = pytest.mark.kafka
 
@@ -290,6 +291,25 @@ async def test_feed_reports_missing_topic_and_serves_it_once_created(
         assert "sotto_feed_member 1.0" in figures
     finally:
         await producer.stop()
+
+
+async def test_feed_stops_counting_a_topic_with_more_partitions(
+    installation: LoadedInstallation, unused_tcp_port: int
+) -> None:
+    """Otherwise windows would be answered, and charged, without most of the events."""
+    port, feed = unused_tcp_port, _start_services(installation, unused_tcp_port)
+    topic = await live_topic(installation.settings, installation.client, "marks", begins=YESTERDAY)
+    topic.services = [feed]
+    try:
+        await topic.send(YESTERDAY + 1000, 1000, 20)
+        await topic.mark(YESTERDAY + 5000)
+        await topic.settled(YESTERDAY + 5000)
+        await add_partitions(installation.settings, topic.source.topic, PARTITIONS + 1)
+        await _wait_for_readiness(
+            port, f"has {PARTITIONS + 1} partitions, and had {PARTITIONS} when its first stream began"
+        )
+    finally:
+        await topic.producer.stop()
 
 
 async def _wait_for_readiness(port: int, lack: str) -> None:

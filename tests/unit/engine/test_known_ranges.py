@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from aiokafka import TopicPartition
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from stream.engine.group_engine import Engine, KnownRanges
 from stream.engine.session import EngineRole
+from stream.kafka.topic_layouts import PARTITIONS_REMEDY
 from stream.settings import Settings
 
 TOPICS = ["control", "queries"]
@@ -51,9 +53,9 @@ def test_known_ranges_leave_unknown_topic_unassigned() -> None:
     assert assign_partitions(KnownRanges(4), Cluster(queries=4), 1) == [{"queries": [0, 1, 2, 3]}]
 
 
-def engine() -> Engine:
+def engine(remedy: str = "") -> Engine:
     role = EngineRole("worker", "group", "status", lambda _: None)  # type: ignore[arg-type, return-value]  # nothing begins
-    return Engine(role, Settings(), TOPICS, partitions=4)
+    return Engine(role, Settings(), TOPICS, partitions=4, remedy=remedy)
 
 
 def test_engine_refuses_surplus_partitions_with_remedy() -> None:
@@ -67,3 +69,12 @@ def test_engine_refuses_surplus_partitions_with_remedy() -> None:
     assert "another prefix" in one.refusal
     assert one.refuse_unknown(known) == {3}
     assert (one.refused, one.refusal) == (set(), "")
+
+
+@pytest.mark.parametrize("remedy", ["", "register another source"])
+def test_engine_with_a_remedy_stops_if_a_topic_grows(remedy: str) -> None:
+    """A feed would count too few events of the topic; a worker answers the other streams."""
+    one = engine(remedy)
+    one.refuse_unknown([TopicPartition("queries", 4)])
+    assert one._stopping.is_set() == bool(remedy)
+    assert one.refusal.endswith(remedy or PARTITIONS_REMEDY)
