@@ -56,6 +56,28 @@ async def test_history_pages_through_answers_of_other_clients(open_page: OpenPag
         await expect(rows.first).to_contain_text("id q-39")
 
 
+async def test_history_left_open_says_that_newer_answers_exist(open_page: OpenPage) -> None:
+    """An empty list is read again by itself; a list with answers stays, and says that it is not the newest."""
+    scene = scene_with_answers(0)
+    async with scene.served() as address:
+        page = await open_page(address, "streams/counts", OPERATOR)
+        card = page.get_by_role("region", name="Answers", exact=True)
+        newer = card.get_by_text("The stream has given newer answers")
+        await expect(card.get_by_text("No answer yet")).to_be_visible()
+        for number in range(2):
+            scene.now += 60
+            scene.driver.ask({"id": f"q-{number}", "stream": "counts", "where": "TRUE"})
+            scene.flow()
+            await expect(page.get_by_text(f"{number + 1} noisy answer")).to_be_visible()
+            if not number:
+                await expect(card.locator("tbody tr")).to_have_count(1)
+                await expect(newer).to_be_hidden()
+        await expect(newer).to_be_visible()
+        await card.get_by_role("button", name="Newest").click()
+        await expect(card.locator("tbody tr").first).to_contain_text("id q-1")
+        await expect(newer).to_be_hidden()
+
+
 async def test_history_shows_the_question_that_the_page_asked(open_page: OpenPage) -> None:
     """A question from this monitor is shown in words with its answer; the file has the names of its groups."""
     scene = scene_with_answers(1)

@@ -17,6 +17,7 @@ const HEADS = ["Time", "Question", "Answer", "95 % interval", "± (α)", "Price"
 const UNKNOWN_UNIT = "± (α; of a quantile in rows of rank)"; // the head if a question is unknown
 const FILES = { jsonl: "application/x-ndjson", csv: "text/csv" };
 const RETRIES = 5;
+const STATUS_DELAY = 1; // seconds by which a stream's status may be later than its answer
 const UNKNOWN_QUESTIONS = "Answers in Kafka do not contain their questions: if this monitor has not asked a question since its start, only its id is shown, and numbers have no groups.";
 
 /** `show(row, standing)` gets the stream's row and standing query; the newest page is read at its first call. */
@@ -25,6 +26,7 @@ export function answerHistory(stream, session) {
   let row = null;
   let unitOf = null; // the unit of an answer's α
   let older = null; // the cursor of the next page
+  let shownUntil = null; // the time of the last answer when the newest page was read
   let saving = null; // the running download
   const body = make("tbody");
   const head = tableHead(...HEADS);
@@ -32,13 +34,14 @@ export function answerHistory(stream, session) {
   const place = make("p", { class: "quiet", role: "status" });
   const problem = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
   const none = emptyState("No answer yet", "Answers appear here once the stream has been asked.");
+  const stale = make("p", { class: "quiet", role: "status", hidden: true }, "The stream has given newer answers: press “Newest”.");
   const newest = make("button", { type: "button", onclick: () => read({}) }, "Newest");
   const next = make("button", { type: "button", onclick: () => read({ before: older }) }, "Older");
   const jump = make("button", { type: "button", hidden: true, onclick: () => read({ until: row.last_answered + 60 }) }, "Go to the last answer");
   const saves = Object.keys(FILES).map((ending) => make("button", { type: "button", onclick: () => save(ending) }, ending === "csv" ? "Save as CSV" : "Save as JSON lines"));
   const stop = make("button", { type: "button", hidden: true, onclick: () => saving?.abort() }, "Stop");
   const progress = make("span", { class: "quiet", role: "status" });
-  const element = card("Answers", make("div", { class: "filters" }, newest, next, jump, saves, stop, progress), problem, place, table, none);
+  const element = card("Answers", make("div", { class: "filters" }, newest, next, jump, saves, stop, progress), problem, stale, place, table, none);
   none.hidden = table.hidden = true;
 
   function disableSaves(disabled) {
@@ -54,10 +57,15 @@ export function answerHistory(stream, session) {
 
   const read = latest(async (isLatest, where) => {
     setText(place, "Reading the log…");
+    const last = row.last_answered;
     try {
       const page = await send(`${base}?${parameters({ limit: LIMIT, ...where })}`, session.token);
       if (isLatest()) {
         tell(null);
+        if (where.before === undefined) {
+          shownUntil = Math.max(last ?? 0, page.items[0]?.time ?? 0);
+          stale.hidden = true;
+        }
         showPage(page, where);
       }
     } catch (error) {
@@ -126,7 +134,9 @@ export function answerHistory(stream, session) {
       const first = row === null;
       row = given;
       unitOf = (one) => unitOfAlpha(one, given.mechanism, standing);
-      if (first) {
+      const isStale = shownUntil !== null && given.last_answered > shownUntil + STATUS_DELAY;
+      stale.hidden = !isStale || !none.hidden;
+      if (first || (isStale && !none.hidden)) {
         read({});
       }
     },
