@@ -145,6 +145,11 @@ async def test_page_asks_a_dear_question_only_after_a_confirmation(open_page: Op
     scene = people(counts={"kind": "laplace", "answers": 40})
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=counts", OPERATOR)
+        limit = page.get_by_label("Price at most")
+        await expect(limit).to_have_attribute("placeholder", "no limit")
+        await expect(limit).to_have_accessible_description(
+            re.compile("only a question with “Error at most” needs")
+        )
         await page.get_by_label("Error at most").fill("2")
         await ask(page)
         price = page.get_by_role("region", name="Price")
@@ -173,6 +178,7 @@ async def test_page_points_to_the_earlier_answer_of_a_repeated_question(open_pag
         answers = page.get_by_role("region", name="Answer")
         await ask(page)
         await expect(answers).to_have_count(1)
+        await expect(page.get_by_role("button", name="Ask", exact=True).first).to_be_focused()
         await ask(page)
         await expect(page.locator(".outcome:visible")).to_contain_text("Answered at")
         assert len(scene.asks) == 1
@@ -320,7 +326,9 @@ async def test_price_is_shown_before_a_question_of_each_mechanism(open_page: Ope
         await ask(page)
         await expect(price).to_have_text("The next answer costs nothing: its cost is paid already.")
         await chosen.select_option("counts")
-        await expect(price).to_contain_text("The next answer costs ε 2. “Price” shows")
+        await expect(price).to_contain_text(
+            "The next answer costs ε 2. With “Error at most” it costs what “Price” shows"
+        )
         written = page.get_by_role("region", name="SQL").get_by_role("status")
         await expect(written).to_have_text("The statement sends 1 question to counts. It costs ε 2.")
         for statement, text in (

@@ -79,7 +79,7 @@ async def test_source_is_registered_as_it_was_previewed(open_page: OpenPage) -> 
         await page.get_by_label("Name").first.fill("vitals")
         await page.get_by_label("Grid").fill("0.1")
         await page.get_by_role("textbox", name="Maximum").fill("250")
-        await expect(page.locator(".declared")).to_contain_text("Values are rounded to multiples of 0.1")
+        await expect(page.locator(".declared")).to_contain_text("values are rounded to multiples of 0.1")
         await expect(page.locator(".declared")).to_contain_text("every value changes by at most 1")
         await page.get_by_label("Grid").fill("0.000000001")
         await expect(page.get_by_role("button", name="Register source…")).to_be_disabled()
@@ -517,3 +517,23 @@ async def test_register_proposes_attributes_from_the_columns(open_page: OpenPage
         await page.get_by_role("button", name="Propose attributes").click()
         await expect(page.get_by_text("path: no table can be read there")).to_be_visible()
     assert scene.requested == []
+
+
+async def test_register_proposes_no_person_column_and_keeps_the_focus(open_page: OpenPage, tmp_path: Path) -> None:
+    """The form works from the keyboard: neither a request nor a removed attribute loses the focus."""
+    file = tmp_path / "visits.csv"
+    file.write_text("patient,ward,drug\n")
+    scene = Scene(Settings.model_validate({"table_roots": str(tmp_path)}))
+    async with scene.served() as address:
+        page = await open_page(address, "register", OPERATOR)
+        await page.get_by_label("File of the table").fill(str(file))
+        await page.get_by_label("Column of persons").fill("patient")
+        propose = page.get_by_role("button", name="Propose attributes")
+        await propose.press("Enter")
+        await expect(page.get_by_text("2 attributes proposed")).to_be_visible()
+        await expect(propose).to_be_focused()
+        first = page.get_by_role("group", name="Attribute", exact=True).first
+        await expect(first.get_by_label("Name")).to_have_value("ward")
+        await first.get_by_role("button", name="Remove").press("Enter")
+        await expect(first.get_by_label("Name")).to_have_value("drug")
+        await expect(first.get_by_label("Name")).to_be_focused()

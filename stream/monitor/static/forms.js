@@ -23,6 +23,14 @@ export function numberInput(attributes = {}) {
   return make("input", { type: "text", inputmode: "decimal", autocomplete: "off", spellcheck: "false", class: "number", ...attributes });
 }
 
+/** Enable a button after its request, and give it back the keyboard's focus that it lost while disabled. */
+export function enableAgain(button) {
+  button.disabled = false;
+  if (document.activeElement === document.body) {
+    button.focus({ preventScroll: true });
+  }
+}
+
 /** A drop-down list of `[value, text]`. */
 export function select(options, value = "", attributes = {}) {
   return make("select", attributes, options.map(([name, text]) => make("option", { value: name, selected: name === value }, text)));

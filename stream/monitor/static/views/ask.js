@@ -3,7 +3,7 @@
 import { explain, send } from "../api.js";
 import { refusal, tokenOf, tokenWanted } from "../confirm.js";
 import { download, link, make, setText } from "../dom.js";
-import { jsonBlock, labelled, latest, select } from "../forms.js";
+import { enableAgain, jsonBlock, labelled, latest, select } from "../forms.js";
 import { amount, bound, count, mechanism as mechanismName, plural, time, words } from "../format.js";
 import { ALWAYS_CHARGED, FORMS, SPECS } from "../mechanisms.js";
 import { afterPause, card, emptyState } from "../parts.js";
@@ -156,7 +156,7 @@ export function askView({ query, session }) {
       }
       tell(refusal(error, "analyst"), "refused");
     } finally {
-      button.disabled = false;
+      enableAgain(button);
     }
   }
 
@@ -357,7 +357,7 @@ function describeStatementPrice({ stream, mechanism, questions, free, charged, w
 
 /** What the next answer costs, in words. */
 function describePrice(free, charged, mechanism, hasOwnPrice) {
-  const own = hasOwnPrice ? " “Price” shows the cost of this question." : "";
+  const own = hasOwnPrice ? " With “Error at most” it costs what “Price” shows." : "";
   if (isFree(charged) && ALWAYS_CHARGED.includes(mechanism)) {
     return `The next answer uses up one charged answer, at no further cost: the stream has spent its whole grant already.${own}`;
   }

@@ -20,8 +20,10 @@ export function domainEditor(onChange) {
 
   function append() {
     const row = attributeRow(() => {
-      rows.splice(rows.indexOf(row), 1);
+      const place = rows.indexOf(row);
+      rows.splice(place, 1);
       row.element.remove();
+      (rows[place] ?? rows.at(-1))?.focus();
       onChange();
     });
     rows.push(row);

@@ -41,7 +41,7 @@ export function questionForm(spec, source, onChange, wanted = "") {
   const ordered = select(ranked.map((name) => [name, name]));
   const share = numberInput({ placeholder: "0.5" });
   const alpha = numberInput({ placeholder: "what the stream promises" });
-  const limit = numberInput({ placeholder: "10%", inputmode: "text" });
+  const limit = numberInput({ placeholder: "no limit", inputmode: "text" });
   const threshold = numberInput({ placeholder: String(spec.mechanism.threshold ?? "") });
   const groups = ticks("Groups of", mine.map((name) => [name, name]), mine.slice(0, 1));
   const texts = select(Object.keys(source.texts ?? {}).map((name) => [name, name]));
@@ -68,7 +68,7 @@ export function questionForm(spec, source, onChange, wanted = "") {
     cell: make("fieldset", { class: "ticks" }, make("legend", {}, "In the cell"), cell.map(([name, control]) => labelled(name, control))),
     where: where.element,
     alpha: labelled("Error at most", alpha, "optional; the answer is charged the least that keeps this bound"),
-    limit: labelled("Price at most", limit, "optional; an ε, or a part of the grant, such as 10%. A question that may cost more is refused without a charge"),
+    limit: labelled("Price at most", limit, "optional; an ε, or a part of the grant, such as 10%. A question that may cost more is refused without a charge. If empty, only a question with “Error at most” needs a confirmation above 10%"),
     threshold: labelled("Threshold", threshold, "optional, public; in place of the stream's own"),
   };
   const needs = {

@@ -3,7 +3,7 @@
 import { explain, send } from "../api.js";
 import { confirm, receiptLine } from "../confirm.js";
 import { link, make, setText, tableHead } from "../dom.js";
-import { flag, given, jsonBlock, labelled, latest, numberInput, select, textInput, typed } from "../forms.js";
+import { enableAgain, flag, given, jsonBlock, labelled, latest, numberInput, select, textInput, typed } from "../forms.js";
 import { amount, count, plural } from "../format.js";
 import { afterPause, card } from "../parts.js";
 import { route } from "../routes.js";
@@ -134,7 +134,7 @@ export function registerView({ session }) {
     setText(proposed, "Reading the names of the columns…");
     try {
       const found = await send("/api/proposals", session.token, { method: "POST", body: { path: path.value.trim() } });
-      const fitting = found.attributes.filter((one) => one.domain !== null);
+      const fitting = found.attributes.filter((one) => one.domain !== null && one.name !== person.value.trim());
       domain.replace(fitting);
       const open = fitting.filter((one) => one.missing.length).length;
       const others = found.attributes.filter((one) => one.reason !== null).map((one) => `${one.name}: ${one.reason}`);
@@ -144,7 +144,7 @@ export function registerView({ session }) {
     } catch (error) {
       setText(proposed, explain(error.problem ?? { message: error.message }, amount));
     } finally {
-      proposeButton.disabled = false;
+      enableAgain(proposeButton);
     }
   }
 
