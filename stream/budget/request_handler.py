@@ -58,12 +58,12 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.promises import describe_joining, describe_promise
 from stream.processing.protocol import Outputs, RecordLike
 from stream.processing.topic_names import Topics
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import TableDataError
 
 Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
 
 _ROW_COUNTS_KEPT: Final = 1 << 12
-_REFUSAL_ERRORS = (RefusedError, PlanError, AccuracyError, NoiseScaleError, DataError)
+_REFUSAL_ERRORS = (RefusedError, PlanError, AccuracyError, NoiseScaleError, TableDataError)
 """Errors that refuse a request. After any other error the task fails and retries the request."""
 
 

@@ -242,7 +242,7 @@ _EXPECTED_ERRORS: Final = (
     "stream.dev.backup_file:BackupError",
     "stream.cli.output:CommandError",
     "stream.cli.app:OutputError",
-    "stream.tables.table_errors:DataError",
+    "stream.tables.table_errors:TableDataError",
     "stream.kafka.broker_process:BrokerError",
     "stream.engine.health:ListenError",
     "stream.kafka.topic_layouts:TopicsError",

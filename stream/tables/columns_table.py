@@ -138,7 +138,7 @@ class PrivateTable(CountedTable):
         return self._index(attributes).counts(cells)
 
     def private_matches(self, predicate: Predicate) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
-        """Yield blocks of rows, each with a mask of its matching rows; DataError for unknown attributes."""
+        """Yield blocks of rows, each with a mask of its matching rows; TableDataError for unknown attributes."""
         bits = self._bitmap_of(predicate).view(np.uint8)
         for block in self._blocks():
             rows = block.stop - block.start

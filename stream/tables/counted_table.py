@@ -21,8 +21,8 @@ from stream.tables.encoding import CodeArray, code_type
 from stream.tables.expressions import Codes, Cuts, Predicate, evaluate, memory_of
 from stream.tables.sensitivity import person_range, require_summable
 from stream.tables.table_errors import (
-    DataError,
     PredicateError,
+    TableDataError,
     private_text_message,
     quote_name,
     quote_names,
@@ -61,14 +61,16 @@ class CellReader:
 
 
 def cells_as_array(sizes: Mapping[str, int], cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
-    """Return an array with a row of codes for each cell; DataError if a cell does not fit the attributes."""
+    """Return an array with a row of codes for each cell; TableDataError if a cell does not fit the attributes."""
     for cell in cells:
         if len(cell) != len(sizes):
-            raise DataError(f"a cell has {len(cell)} codes for {len(sizes)} attributes; give one for each")
+            raise TableDataError(f"a cell has {len(cell)} codes for {len(sizes)} attributes; give one for each")
     codes = np.array(cells, dtype=np.int64).reshape(len(cells), len(sizes))
     for (name, size), column in zip(sizes.items(), codes.T, strict=True):
         if ((column < 0) | (column >= size)).any():
-            raise DataError(f"a code of {quote_name(name)} is not from 0 to {size - 1}; read cells for this table")
+            raise TableDataError(
+                f"a code of {quote_name(name)} is not from 0 to {size - 1}; read cells for this table"
+            )
     return codes
 
 
@@ -88,7 +90,7 @@ class CellIndex:
         self._private_keys.sort()
 
     def counts(self, cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
-        """Return the number of rows in each cell; DataError if a cell does not fit the attributes."""
+        """Return the number of rows in each cell; TableDataError if a cell does not fit the attributes."""
         codes = cells_as_array(self._sizes, cells)
         keys = self._keys(list(codes.T))
         return self._private_keys.searchsorted(keys, "right") - self._private_keys.searchsorted(keys, "left")
@@ -196,7 +198,7 @@ class CountedTable(ABC):
     def count(self, predicate: Predicate) -> int:
         """Return the exact (private) number of rows that satisfy the predicate.
 
-        DataError if the table lacks an attribute of the predicate or declares it with another size.
+        TableDataError if the table lacks an attribute of the predicate or declares it with another size.
         """
         if (known := self._counts.get(predicate)) is None:
             known = self._count_rows(predicate)
@@ -211,7 +213,7 @@ class CountedTable(ABC):
         """Return the exact (private) sum of value − center over the matching rows.
 
         Values out of the domain are clamped, or their rows left out, as declared. So one row changes the total by at most
-        ``sum_sensitivity`` with the same center. A sum of decimals is in whole steps. DataError if the attribute has no
+        ``sum_sensitivity`` with the same center. A sum of decimals is in whole steps. TableDataError if the attribute has no
         sum, or if the table lacks an attribute of the predicate.
         """
         [(name, domain)] = self._require_declared((attribute,)).items()
@@ -231,7 +233,7 @@ class CountedTable(ABC):
     ) -> Numbers:
         """Return the exact (private) number of matching rows in each cell, or of people with a counted matching row.
 
-        The array has one axis for each attribute in the given order, and is row-major and read-only. DataError if an
+        The array has one axis for each attribute in the given order, and is row-major and read-only. TableDataError if an
         attribute is unknown or repeated, if there are more than ``max_cells`` cells, or if the table lacks an attribute of
         the predicate.
         """
@@ -246,10 +248,10 @@ class CountedTable(ABC):
         return known
 
     def group_shape(self, attributes: Sequence[str], max_cells: int) -> tuple[int, ...]:
-        """Return the number of values of each attribute; DataError for more than ``max_cells`` cells or unknown names."""
+        """Return the number of values of each attribute; TableDataError for more than ``max_cells`` cells or unknown names."""
         shape = tuple(domain.size for domain in self._require_declared(attributes).values())
         if math.prod(shape) > max_cells or len(shape) > _MAX_AXES:
-            raise DataError(
+            raise TableDataError(
                 f"grouping has {math.prod(shape):,} cells of {len(shape)} attributes, and at most {max_cells:,} "
                 f"cells of {_MAX_AXES} attributes are allowed; group by fewer or smaller ones"
             )
@@ -265,7 +267,7 @@ class CountedTable(ABC):
     def people_count(self, predicate: Predicate, min_rows: int = 1) -> int:
         """Return the (private) number of people with at least ``min_rows`` matching rows among all their rows.
 
-        Without a person column each row is one person. One person changes the number by at most 1. DataError as in
+        Without a person column each row is one person. One person changes the number by at most 1. TableDataError as in
         ``count``.
         """
         if self.person is None:
@@ -280,7 +282,7 @@ class CountedTable(ABC):
         """Return the (private) total of all people's clamped sums of an attribute over all their matching rows.
 
         Each person's sum is clamped to ``person_range``, so one person changes the total by at most
-        ``person_sensitivity``. Without a person column each row is one person. DataError as in ``total``.
+        ``person_sensitivity``. Without a person column each row is one person. TableDataError as in ``total``.
         """
         [(name, domain)] = self._require_declared((attribute,)).items()
         integers = require_summable(domain, f"attribute {quote_name(name)}")
@@ -303,11 +305,11 @@ class CountedTable(ABC):
 
         A group is a text or, with ``declared`` attributes, a text and a cell of these attributes. A row is in at most one
         group; a row without a text is in none. Without declared attributes all texts of the column are listed, also with
-        the count 0. DataError if ``attribute`` is no text; other errors as in ``group_counts``.
+        the count 0. TableDataError if ``attribute`` is no text; other errors as in ``group_counts``.
         """
         shape = self.group_shape(declared, max_cells) if declared else ()
         if attribute not in self.texts:
-            raise DataError(
+            raise TableDataError(
                 f"{quote_name(attribute)} is not a text attribute of the table; name one of its text attributes"
             )
         return self._count_text_groups(
@@ -318,7 +320,7 @@ class CountedTable(ABC):
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> Numbers:
         """Return the exact (private) number of rows in each of these cells.
 
-        A cell has one code for each attribute in the given order; the number of possible cells is unlimited. DataError if
+        A cell has one code for each attribute in the given order; the number of possible cells is unlimited. TableDataError if
         an attribute is unknown or repeated, or if a cell is invalid.
         """
 
@@ -356,18 +358,18 @@ class CountedTable(ABC):
 
     def _require_leaf(self, leaf: Codes) -> None:
         if (domain := self.attributes.get(leaf.attribute)) is None or domain.size != leaf.size:
-            raise DataError(
+            raise TableDataError(
                 f"the table declares {quote_name(leaf.attribute)} with other values; parse the predicate for this table"
             )
 
     def _require_declared(self, attributes: Sequence[str]) -> dict[str, Domain]:
         if not attributes:
-            raise DataError("no attribute is named; name at least one")
+            raise TableDataError("no attribute is named; name at least one")
         for place, name in enumerate(attributes):
             if name in self.texts:
-                raise DataError(private_text_message(name))
+                raise TableDataError(private_text_message(name))
             if name not in self.attributes:
-                raise DataError(undeclared_name_message(place, name, self.attributes, "the table, which has"))
+                raise TableDataError(undeclared_name_message(place, name, self.attributes, "the table, which has"))
             if name in attributes[:place]:
-                raise DataError(f"attribute {quote_name(name)} is named twice; name it once")
+                raise TableDataError(f"attribute {quote_name(name)} is named twice; name it once")
         return {name: self.attributes[name] for name in attributes}

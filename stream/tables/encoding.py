@@ -52,7 +52,7 @@ class Encoder:
     def __call__(self, column: pl.Series) -> tuple[CodeArray, Mask]:
         """Return each row's code, and a mask of the rows with a code; codes outside the mask mean nothing.
 
-        DataError if the column's type, which the file declares for all rows, does not fit the domain.
+        TableDataError if the column's type, which the file declares for all rows, does not fit the domain.
         """
         found: npt.NDArray[Any]
         match self._domain:

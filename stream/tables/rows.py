@@ -17,7 +17,7 @@ from stream.tables.date_codes import iso_text
 from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_text, code_type, exact_text
 from stream.tables.people import Numbers, PersonNumbering, RowOwners, person_names
 from stream.tables.readers.table_parts import KEPT_COLUMN, TablePart, open_source_parts, open_table_parts
-from stream.tables.table_errors import ColumnError, DataError, UnreadableError
+from stream.tables.table_errors import ColumnError, TableDataError, UnreadableError
 from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, TextEncoder, hashed_columns
 
 Frame: TypeAlias = "pl.DataFrame | Mapping[str, Sequence[object]]"
@@ -29,7 +29,7 @@ _LARGEST_INTEGER: Final = 10**30
 
 
 def select_columns(frame: Frame, names: Sequence[str], person: str | None = None) -> pl.DataFrame:
-    """Select columns of a table in memory; DataError if a column is missing, or if their lengths differ."""
+    """Select columns of a table in memory; TableDataError if a column is missing, or if their lengths differ."""
     if isinstance(frame, pl.DataFrame):
         require_columns(names, frame.columns, person)
         return frame.select(names)
@@ -37,7 +37,7 @@ def select_columns(frame: Frame, names: Sequence[str], person: str | None = None
     try:
         return pl.DataFrame([_make_column(name, frame[name]) for name in names])
     except pl.exceptions.PolarsError:
-        raise DataError(
+        raise TableDataError(
             "the table's columns have different lengths; give each row a cell in every column"
         ) from None
 
@@ -126,7 +126,7 @@ class RowEncoder:
     def encode(self, cells: pl.DataFrame) -> EncodedBatch:
         """Encode a batch, without rows of no person and rows that the WHERE or a domain of the source excludes.
 
-        DataError if a column's type does not fit its domain; no error depends on a cell.
+        TableDataError if a column's type does not fit its domain; no error depends on a cell.
         """
         kept, numbers, unnamed, height = None, None, 0, cells.height
         if self.people is not None:
@@ -194,7 +194,7 @@ class Rows:
     def load(cls, source: TableSource, frame: Frame | None = None) -> Rows:
         """Read a source's rows from its path or from ``frame``, and encode them.
 
-        Rows that a domain rejects or that have no person are left out. DataError if the table or a
+        Rows that a domain rejects or that have no person are left out. TableDataError if the table or a
         column is missing or unreadable; no error depends on a cell of a well-formed file.
         """
         return collect_rows(source, RowCollector(source), frame)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from schemas import Bins, Categories, Dates, Decimals, Domain, Integers, TableSource
 from stream.tables.expressions import Codes, Predicate, evaluate
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import TableDataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ def _number_values(whole: Integers, unit: Fraction, step: Fraction | None) -> Or
 
 
 def require_summable(domain: Domain, described: str = "the attribute") -> Integers:
-    """Return a domain that has sums as integers, decimals in whole steps; DataError for another domain."""
+    """Return a domain that has sums as integers, decimals in whole steps; TableDataError for another domain."""
     if not isinstance(domain, Integers | Decimals):
-        raise DataError(f"{described} has no sum; declare it as integers or decimals")
+        raise TableDataError(f"{described} has no sum; declare it as integers or decimals")
     return domain.in_steps
 
 
@@ -160,7 +160,7 @@ def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"],
 
     A row adds value − center if it satisfies the predicate, else 0. So an added row changes the total by at most
     max |value − center|. A replaced row changes it by at most the width of the interval that contains 0 and all values of
-    value − center. Sums of decimals are in whole steps. DataError if the domain has no sum.
+    value − center. Sums of decimals are in whole steps. TableDataError if the domain has no sum.
     """
     integers = require_summable(domain)
     lowest, highest = integers.minimum - center, integers.maximum - center

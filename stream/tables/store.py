@@ -32,7 +32,7 @@ from stream.tables.readers.table_parts import Stamp, stamp_of_source
 from stream.tables.readers.table_reading import build_table, read_rows
 from stream.tables.rows import Frame, Rows
 from stream.tables.sensitivity import rows_are_public
-from stream.tables.table_errors import DataError, PredicateError, UnreadableError, quote_name
+from stream.tables.table_errors import PredicateError, TableDataError, UnreadableError, quote_name
 
 if TYPE_CHECKING:
     from stream.tables.predicates import PredicateParser
@@ -107,7 +107,7 @@ class TableStore:
             SOURCES_KEPT
         )
         self._tables: WeakValueDictionary[tuple[str, str], CountedTable] = WeakValueDictionary()
-        self._refused: BoundedCache[tuple[str, str], tuple[float, DataError]] = BoundedCache(SOURCES_KEPT)
+        self._refused: BoundedCache[tuple[str, str], tuple[float, TableDataError]] = BoundedCache(SOURCES_KEPT)
         self._parsers: BoundedCache[str, _Parser] = BoundedCache(SOURCES_KEPT)
         self._predicates: BoundedCache[tuple[int, str], Predicate | PredicateError] = BoundedCache(
             PREDICATE_CACHE_BYTES, name="predicates"
@@ -130,7 +130,7 @@ class TableStore:
     ) -> CountedTable:
         """Return the source's current table, which must have the expected fingerprint if one is given.
 
-        A table in memory with this fingerprint is returned even if its file has changed since. DataError if the file's
+        A table in memory with this fingerprint is returned even if its file has changed since. TableDataError if the file's
         data has another fingerprint.
         """
         if (known := self.table_in_memory(source, expected_fingerprint)) is not None:
@@ -143,7 +143,7 @@ class TableStore:
                 raise refused[1].with_traceback(None)
             try:
                 return self._load_expected(source, expected_fingerprint, version)
-            except DataError as error:
+            except TableDataError as error:
                 if source.addresses:
                     self._refused.put((source.source, expected_fingerprint), (monotonic(), error))
                 raise
@@ -203,7 +203,7 @@ class TableStore:
         return parser
 
     def _load_expected(self, source: TableSource, expected: str, version: int) -> CountedTable:
-        """Load the current table; DataError unless it has the expected fingerprint with one of the keys."""
+        """Load the current table; TableDataError unless it has the expected fingerprint with one of the keys."""
         current = self._load(source, self._stamp_of(source))
         found: CountedTable | None = current.table
         if version != FIRST_VERSION or current.fingerprint != expected:
@@ -219,7 +219,7 @@ class TableStore:
             )
             found = next((one for one, key in made if fingerprint(one, source, key, version) == expected), None)
         if found is None:
-            raise DataError(
+            raise TableDataError(
                 f"source data differs from what was registered for {quote_name(source.source)}; restore that data, or register the "
                 "new data with 'sotto source refresh'"
             )
@@ -282,7 +282,7 @@ def fingerprint(table: CountedTable, source: TableSource, key: bytes, version: i
     because it is private whether the data has changed.
     """
     if not table.fits_source(source):
-        raise DataError(f"the table was not encoded for source {quote_name(source.source)}; load it again")
+        raise TableDataError(f"the table was not encoded for source {quote_name(source.source)}; load it again")
     domains = {**source.attributes, **source.texts}
     schema = {name: domain.model_dump(mode="json") for name, domain in domains.items()}
     digest = blake3(key=key)

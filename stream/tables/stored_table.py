@@ -26,7 +26,7 @@ from stream.tables.expressions import (
 )
 from stream.tables.people import RowOwners, choose_rows, contribution_key, person_ranges
 from stream.tables.rows import Collector, EncodedBatch
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import TableDataError
 from stream.tables.texts import TEXT_CODE, TextColumn, TextDigests, TextGroups
 
 _INSERTED_ROWS: Final = 1 << 20
@@ -297,7 +297,7 @@ class StoredTable(CountedTable):
     def _is_for_this_table(self, predicate: Predicate) -> bool:
         try:
             self._require_fitting(predicate)
-        except DataError:
+        except TableDataError:
             return False
         return True
 

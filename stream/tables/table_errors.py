@@ -62,7 +62,7 @@ def private_text_message(name: str) -> str:
     )
 
 
-class DataError(ValueError):
+class TableDataError(ValueError):
     """A table cannot be used as declared.
 
     Messages are one printable line of at most 300 characters. They name attributes, paths and declared values,
@@ -84,7 +84,7 @@ FILES_TOO_LARGE: Final = "larger than SOTTO_TABLE_READING_BYTES"
 """Like ``LARGER_THAN_MEMORY``, only for tables in memory: the engine DuckDB has neither limit."""
 
 
-class UnreadableError(DataError):
+class UnreadableError(TableDataError):
     """No table can be read at a source's path.
 
     - The message names the public ``cause`` and, for a folder, the ``file``.
@@ -141,7 +141,7 @@ COLUMN_ERRORS: Final = {
 """Messages about declared columns, by the kind of error."""
 
 
-class ColumnError(DataError):
+class ColumnError(TableDataError):
     """A declared column is missing, or has an unsupported type.
 
     ``details`` are a key of ``COLUMN_ERRORS``, the column and its type. A reading process sends these three;
@@ -162,7 +162,7 @@ class ColumnError(DataError):
         return ColumnError(*self.details, file)
 
 
-class PredicateError(DataError):
+class PredicateError(TableDataError):
     """A predicate is not in the accepted part of SQL, or does not fit the declared attributes.
 
     The error depends on the text and the declared attributes alone. The message may be published, so it quotes only

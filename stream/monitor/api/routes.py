@@ -83,7 +83,7 @@ from stream.monitor.api.source_views import (
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.monitor_alerts import alerts_view
 from stream.tables.readers.table_parts import require_valid_view
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import TableDataError
 
 
 @dataclass(frozen=True)
@@ -288,7 +288,7 @@ def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
         require_foreign_topic(call.body, monitor.tables.topics)
         if isinstance(call.body, TableSource):
             require_valid_view(call.body)
-    except (Refused, DataError) as error:
+    except (Refused, TableDataError) as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
     shared = warn_about_shared_data(call.body, views.sources_on_same_data(monitor.tables, call.body))
     reasons = {name: entry.record.reason for name, entry in monitor.tables.sources.items()}

@@ -114,7 +114,7 @@ class CellCheck:
     def add(self, column: pl.Series) -> tuple[Mask, Mask]:
         """Return two masks: cells with a code, and among these the cells whose code stands for another value.
 
-        DataError if the column's type is not supported.
+        TableDataError if the column's type is not supported.
         """
         codes, known = encode(self.name, self.domain, column)
         match self.domain:

@@ -134,7 +134,7 @@ class TableScan:
 
     @classmethod
     def open(cls, source: TableSource) -> TableScan:
-        """Open a source's table; UnreadableError if there is none at its path, DataError for an invalid view."""
+        """Open a source's table; UnreadableError if there is none at its path, TableDataError for an invalid view."""
         parts = list(open_source_parts(source))
         types = {name: kind for name, kind in parts[0].types.items() if all(name in part.types for part in parts)}
         lacking = {

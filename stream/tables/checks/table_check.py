@@ -36,7 +36,7 @@ from stream.tables.expressions import TRUE, Predicate, make_leaf
 from stream.tables.people import person_names
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN, SEPARATORS
 from stream.tables.readers.table_reading import build_table, read_rows
-from stream.tables.table_errors import ColumnError, DataError, quote_name, quote_names, to_nfc
+from stream.tables.table_errors import ColumnError, TableDataError, quote_name, quote_names, to_nfc
 from stream.tables.texts import is_text
 
 _MAX_SPELLING_HINTS: Final = 3
@@ -259,7 +259,7 @@ def check_table(
     Each person's rows are counted if the source declares a person column or ``person`` names one. The
     report is private. Memory does not grow with the number of rows. If the source declares an engine other than
     ``memory``, the table is also loaded into a database, within ``engine_limits``, to time questions. ``table_bytes``
-    is the services' limit for tables in memory. UnreadableError if there is no table at the path, DataError if the
+    is the services' limit for tables in memory. UnreadableError if there is no table at the path, TableDataError if the
     person column is missing.
     """
     source = source if path is None else source.model_copy(update={"path": str(path), "view": None})
@@ -269,7 +269,7 @@ def check_table(
     if person is not None and person not in file.types:
         field = "person" if declared else "--person"
         hint = did_you_mean(person, file.types) or f"; name one of {quote_names(file.types)}"
-        raise DataError(f"{field}: the table has no column {quote_name(person)}{hint}")
+        raise TableDataError(f"{field}: the table has no column {quote_name(person)}{hint}")
     if person is not None:
         for kind, part in file.kinds[person].items():
             try:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from schemas import Address
-from stream.tables.table_errors import FILES_TOO_LARGE, DataError, UnreadableError
+from stream.tables.table_errors import FILES_TOO_LARGE, TableDataError, UnreadableError
 
 MAX_FILES: Final = 10_000
 MAX_LISTED_FILES: Final = 100_000
@@ -295,7 +295,7 @@ def parse_roots(text: str) -> tuple[Root, ...]:
 
     Roots are separated by colons, as in ``PATH``. The colons of ``://`` and of ports separate nothing. A root
     after an address must be an address or begin with ``/`` or ``.``, because other text might belong to the
-    address before it. DataError if an address is invalid, or the text after it might belong to it.
+    address before it. TableDataError if an address is invalid, or the text after it might belong to it.
     """
     return tuple(_parse_each_root(text))
 
@@ -307,12 +307,12 @@ def _parse_each_root(text: str) -> Iterator[Root]:
             try:
                 yield Address.parse_root(found[0])
             except ValueError as error:
-                raise DataError(f"SOTTO_TABLE_ROOTS: {error}") from None
+                raise TableDataError(f"SOTTO_TABLE_ROOTS: {error}") from None
             at, is_behind_address = found.end() + 1, True
             continue
         folder = text[at:].partition(":")[0]
         if folder and is_behind_address and not folder.startswith(("/", ".")):
-            raise DataError(
+            raise TableDataError(
                 "SOTTO_TABLE_ROOTS: the text after an address and ':' might belong to the address; begin a folder there with '/' "
                 "or './', and an address with s3:// or a server's scheme"
             )

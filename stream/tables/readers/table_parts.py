@@ -22,7 +22,7 @@ from schemas import Address, TableSource
 from stream.optional_packages import explain_missing_packages, pl
 from stream.tables.readers import table_files
 from stream.tables.readers.csv_files import CsvFile
-from stream.tables.table_errors import DataError, UnreadableError
+from stream.tables.table_errors import TableDataError, UnreadableError
 
 if TYPE_CHECKING:
     from stream.tables.readers.view_rows import RowObserver
@@ -221,11 +221,11 @@ Stamp = tuple[object, ...]
 
 
 def address_of(path: str) -> Address | None:
-    """Parse a path that is an address, or return None; DataError if it is invalid."""
+    """Parse a path that is an address, or return None; TableDataError if it is invalid."""
     try:
         return Address.parse_table(path)
     except ValueError as error:
-        raise DataError(f"path: {error}") from None
+        raise TableDataError(f"path: {error}") from None
 
 
 def open_table_parts(
@@ -320,7 +320,7 @@ def open_source_parts(
     seconds: float | None = None,
     observer: RowObserver | None = None,
 ) -> Iterator[TablePart]:
-    """Yield the parts of a source's table or view; raises DataError for an invalid view."""
+    """Yield the parts of a source's table or view; raises TableDataError for an invalid view."""
     listed = files or {}
     if source.view is None:
         [path] = source.paths
@@ -348,7 +348,7 @@ def base_columns(source: TableSource) -> set[str]:
 
 
 def require_valid_view(source: TableSource) -> None:
-    """Raise DataError, which names the place in the SQL, if a source has a view that is not accepted."""
+    """Raise TableDataError, which names the place in the SQL, if a source has a view that is not accepted."""
     base_columns(source)
 
 

@@ -31,7 +31,7 @@ from stream.tables.readers.reading_protocol import TimedPipe, receive_header, re
 from stream.tables.readers.table_parts import Stamp, join_stamps, require_valid_view, stamp_of_files
 from stream.tables.rows import Collected, Collector, Frame, RowCollector, Rows, collect_rows
 from stream.tables.schema_proposals import ColumnType
-from stream.tables.table_errors import OUTSIDE_ROOTS, ColumnError, DataError, UnreadableError
+from stream.tables.table_errors import OUTSIDE_ROOTS, ColumnError, TableDataError, UnreadableError
 
 if TYPE_CHECKING:
     from stream.tables.stored_table import StoredRows
@@ -113,11 +113,11 @@ class GuardedReader:
         self._limits = limits
 
     def __call__(self, source: TableSource) -> Rows:
-        """Read the source's rows into memory; DataError if the path is forbidden or reading fails."""
+        """Read the source's rows into memory; TableDataError if the path is forbidden or reading fails."""
         return self._collect(source, RowCollector(source))
 
     def read(self, source: TableSource) -> Rows | StoredRows:
-        """Read the source's rows into memory or its engine's database; DataError as in ``__call__``."""
+        """Read the source's rows into memory or its engine's database; TableDataError as in ``__call__``."""
         require_valid_view(source)
         try:
             collector = make_collector(source, self._limits.engine)
@@ -151,7 +151,7 @@ class GuardedReader:
             return (paths,)
 
     def columns(self, path: str) -> list[ColumnType]:
-        """Return the names and types of a table's columns; DataError if the path is forbidden or unreadable."""
+        """Return the names and types of a table's columns; TableDataError if the path is forbidden or unreadable."""
         undeclared = TableSource.model_validate(
             {"source": "undeclared", "path": path, **_UNDECLARED, "attributes": {"unknown": ["any"]}}
         )
@@ -231,7 +231,7 @@ class GuardedReader:
                     # Nothing has waited for the process yet, so no other process can have its pid.
                     with suppress(ProcessLookupError, PermissionError):
                         os.killpg(process.pid, signal.SIGKILL)
-        except DataError:
+        except TableDataError:
             raise
         except (EOFError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
             # These errors mean that the process crashed, was killed, or sent an invalid answer.

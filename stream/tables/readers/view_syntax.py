@@ -16,7 +16,7 @@ from sqlglot.errors import ParseError
 from schemas import ColumnKind
 from stream.tables.readers import view_terms as terms
 from stream.tables.readers.view_terms import TermError, ViewTerm
-from stream.tables.table_errors import DataError, quote_name
+from stream.tables.table_errors import TableDataError, quote_name
 
 MAX_TOKENS: Final = 2048
 MAX_NESTING: Final = 32
@@ -77,7 +77,7 @@ _SETTINGS: Final = frozenset({"typed", "safe", "_type", "is_string", "quoted", "
 """Arguments of syntax nodes that do not change the meaning of a view."""
 
 
-class ViewError(DataError):
+class ViewError(TableDataError):
     """The SQL of a view is not accepted; the error depends on the definition alone, not on rows."""
 
 

@@ -34,7 +34,7 @@ from stream.privacy.planning.unknown_groups_plans import (
     size_law,
 )
 from stream.processing.dead_letters import malformed_rejection
-from stream.tables.table_errors import DataError, quote_names
+from stream.tables.table_errors import TableDataError, quote_names
 from stream.tables.texts import TextGroups, split_name
 from stream.worker.families.context import AdmittedQuestion
 from stream.worker.families.family import PaidFamily, Reply, read_text_counts, require_form
@@ -107,7 +107,7 @@ class UnknownGroupsFamily(PaidFamily):
             groups = self._context.table(slot).text_groups(
                 names.text, predicate, tuple(names.declared), people=people or not counts, max_cells=MAX_CATEGORIES
             )
-        except DataError as error:
+        except TableDataError as error:
             raise malformed_rejection(f"group_by: {error}") from None
         return _TextQuestion(groups, names, query.top)
 

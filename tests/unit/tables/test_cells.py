@@ -16,7 +16,7 @@ from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CellReader, cell_mask
 from stream.tables.expressions import FALSE, TRUE, attributes_of
 from stream.tables.predicates import parse
-from stream.tables.table_errors import DataError, PredicateError
+from stream.tables.table_errors import PredicateError, TableDataError
 from tests.unit.tables.small import (
     ATTRIBUTES,
     Cell,
@@ -90,7 +90,7 @@ def test_group_counts_limit_of_cells_is_exact() -> None:
     table = PrivateTable.load(source(attributes), {"x": [4], "y": [1]})
     assert table.group_counts(["x", "y"], TRUE, max_cells=30).sum() == 1
     with pytest.raises(
-        DataError, match="at most 29 cells of 64 attributes are allowed; group by fewer or smaller ones"
+        TableDataError, match="at most 29 cells of 64 attributes are allowed; group by fewer or smaller ones"
     ):
         table.group_counts(["x", "y"], TRUE, max_cells=29)
 
@@ -100,7 +100,8 @@ def test_group_counts_refuse_more_axes_than_arrays_have() -> None:
     table = PrivateTable.load(source(attributes), {name: [0, 0] for name in attributes})
     assert table.group_counts(list(attributes)[:64], TRUE).sum() == 2
     with pytest.raises(
-        DataError, match=r"of 65 attributes, and at most .* cells of 64 attributes are allowed; group by fewer"
+        TableDataError,
+        match=r"of 65 attributes, and at most .* cells of 64 attributes are allowed; group by fewer",
     ):
         table.group_counts(list(attributes), TRUE)
 
@@ -115,9 +116,9 @@ def test_group_counts_refuse_more_axes_than_arrays_have() -> None:
 )
 def test_group_counts_refuse_invalid_attributes(names: list[str], message: str) -> None:
     table = load([])
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(TableDataError, match=message):
         table.group_counts(names, TRUE)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(TableDataError, match=message):
         table.cell_counts(names, [])
 
 
@@ -177,7 +178,7 @@ def test_cell_counts_distinguish_cells_of_huge_product(people: list[tuple[int, .
     ],
 )
 def test_cell_counts_refuse_codes_outside_domain(cell: tuple[int, ...], message: str) -> None:
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(TableDataError, match=message):
         load([]).cell_counts(["age", "sex"], [(9, 2), cell])
 
 

@@ -20,7 +20,7 @@ from stream.tables.columns_table import PrivateTable
 from stream.tables.demo_tables import adult_source
 from stream.tables.readers import csv_files, table_parts
 from stream.tables.rows import read_cells
-from stream.tables.table_errors import DataError, UnreadableError
+from stream.tables.table_errors import TableDataError, UnreadableError
 from tests.unit.tables.small import ATTRIBUTES, Cell, read_by_hand, rows, source, unhurried
 
 AGE = Integers(minimum=0, maximum=9)
@@ -241,10 +241,10 @@ def test_check_names_the_file_of_an_unreadable_type(tmp_path: Path) -> None:
     assert report.columns.unusable == {"age": wanted}
     assert (report.rows, report.as_declared, report.fits) == (2, None, False)
     for read in (lambda: PrivateTable.load(declared), lambda: read_cells(declared, f"{tmp_path}/")):
-        with pytest.raises(DataError) as refused:
+        with pytest.raises(TableDataError) as refused:
             read()
         assert str(refused.value) == wanted
-    with pytest.raises(DataError, match=r"^column 'who' of file 'b\.parquet' has type List, not text"):
+    with pytest.raises(TableDataError, match=r"^column 'who' of file 'b\.parquet' has type List, not text"):
         check_table(declared, person="who")
 
 
@@ -315,7 +315,7 @@ def test_check_refuses_unreadable_file(tmp_path: Path, name: str) -> None:
 
 
 def test_check_refuses_unknown_person_column(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="--person: the table has no column 'who'; name one of 'age', 'sex'"):
+    with pytest.raises(TableDataError, match="--person: the table has no column 'who'; name one of 'age', 'sex'"):
         check_text(tmp_path, "age,sex\n1,F\n", {"age": AGE}, "who")
 
 

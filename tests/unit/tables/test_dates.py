@@ -19,7 +19,7 @@ from stream.tables.comparisons import Attribute
 from stream.tables.encoding import encode
 from stream.tables.predicates import parse
 from stream.tables.rows import read_cells
-from stream.tables.table_errors import DataError, PredicateError
+from stream.tables.table_errors import PredicateError, TableDataError
 from tests.unit.tables.readers.guarded import reader
 from tests.unit.tables.small import source
 
@@ -77,9 +77,9 @@ def test_date_columns_of_all_types_have_equal_codes() -> None:
         assert cells(DAYS, local) == ["2024-03-01"]
         assert cells(HOURS, local) == ["2024-03-01T12+01:00"]
         assert cells(HOURS, pl.Series([noon]).cast(pl.Datetime(unit, "UTC"))) == ["2024-03-01T13+01:00"]
-    with pytest.raises(DataError, match="not dates, local times or text"):
+    with pytest.raises(TableDataError, match="not dates, local times or text"):
         cells(DAYS, pl.Series([noon]))
-    with pytest.raises(DataError, match="not times, dates or text"):
+    with pytest.raises(TableDataError, match="not times, dates or text"):
         cells(HOURS, pl.Series([1]))
 
 

@@ -20,7 +20,7 @@ from stream.tables.comparisons import Attribute
 from stream.tables.encoding import encode
 from stream.tables.predicates import parse
 from stream.tables.rows import read_cells
-from stream.tables.table_errors import DataError, PredicateError
+from stream.tables.table_errors import PredicateError, TableDataError
 from tests.unit.tables.small import source, unhurried
 
 CENTS = Decimals(minimum=-5.0, maximum=100.0, step=0.01, outside="reject")
@@ -75,7 +75,7 @@ def test_decimal_columns_of_all_types_have_equal_codes() -> None:
     for dtype in (pl.Float64, pl.Float32, pl.Decimal(10, 3)):
         assert steps(CENTS, [Decimal("12.3"), Decimal("0.005"), None], dtype) == [1230, 1, None]
     assert steps(CENTS, [7, None], pl.Int64) == [700, None]
-    with pytest.raises(DataError, match="not numbers"):
+    with pytest.raises(TableDataError, match="not numbers"):
         steps(CENTS, [None], pl.Date)
 
 

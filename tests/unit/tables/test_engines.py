@@ -30,7 +30,7 @@ from stream.tables.expressions import FALSE, TRUE, Codes, Predicate, conjunction
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits, build_table, read_rows
 from stream.tables.store import TableStore, fingerprint
 from stream.tables.stored_table import StoredTable
-from stream.tables.table_errors import DataError, UnreadableError
+from stream.tables.table_errors import TableDataError, UnreadableError
 from tests.unit.tables.readers.guarded import cause
 from tests.unit.tables.small import KEY
 
@@ -243,7 +243,7 @@ def test_stored_table_refuses_other_predicates_as_memory_does() -> None:
     for fails in cases:
         messages = set()
         for table in (memory, stored):
-            with pytest.raises(DataError) as refused:
+            with pytest.raises(TableDataError) as refused:
                 fails(table)
             messages.add(str(refused.value))
         assert len(messages) == 1

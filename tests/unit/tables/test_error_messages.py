@@ -14,7 +14,7 @@ from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CellReader, cell_mask
 from stream.tables.predicates import parse
 from stream.tables.store import TableStore, fingerprint
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import TableDataError
 from tests.unit.tables.small import source
 
 SENTINEL = "987654321"
@@ -93,7 +93,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("failure", FAILURES)
 def test_error_reveals_no_cell_and_no_number_of_rows(tmp_path: Path, failure: str) -> None:
-    with pytest.raises(DataError) as raised:
+    with pytest.raises(TableDataError) as raised:
         _failures(tmp_path)[failure]()
     said = "".join(traceback.format_exception(raised.value))
     for secret in (SENTINEL, str(ROWS), f"{ROWS:,}"):
@@ -109,7 +109,7 @@ def test_misfitting_cells_raise_no_error() -> None:
 def test_error_of_broken_csv_file_depends_on_path_alone(tmp_path: Path) -> None:
     messages = set()
     for content in ('number\n"1\n', 'number\n"1"2\n', 'number\n1"2\n2\n3\n'):
-        with pytest.raises(DataError) as raised:
+        with pytest.raises(TableDataError) as raised:
             _file(tmp_path, "a.csv", content.replace("number", ",".join(ATTRIBUTES)))()
         messages.add(str(raised.value))
     assert len(messages) == 1
@@ -123,6 +123,6 @@ def test_error_of_reader_panic_has_none_of_its_text(
         raise pl.exceptions.PanicException(SENTINEL)
 
     monkeypatch.setattr(pl, "read_parquet_schema", panic)
-    with pytest.raises(DataError, match="no table can be read there") as raised:
+    with pytest.raises(TableDataError, match="no table can be read there") as raised:
         _file(tmp_path, "a.parquet", "")()
     assert SENTINEL not in "".join(traceback.format_exception(raised.value))

@@ -28,7 +28,7 @@ from stream.tables.readers import table_parts as parts_module
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.rows import Frame, Rows
 from stream.tables.store import TableStore, fingerprint
-from stream.tables.table_errors import DataError, UnreadableError
+from stream.tables.table_errors import TableDataError, UnreadableError
 from tests.unit.tables import small
 from tests.unit.tables.small import KEY, unhurried
 
@@ -234,7 +234,7 @@ def test_fingerprint_covers_people_and_contribution() -> None:
         fingerprint(PrivateTable.load(plain, frame(rows)), plain, KEY),
     }
     assert len(found) == 5
-    with pytest.raises(DataError, match="load it again"):
+    with pytest.raises(TableDataError, match="load it again"):
         fingerprint(load_table(rows), source(1), KEY)
 
 
@@ -248,7 +248,7 @@ def test_table_under_older_key_has_rows_chosen_by_older_key() -> None:
     assert stores[1].fingerprint(source(1)) != first
     assert counted_rows(stores[1].get(source(1), first)) == counted_rows(stores[0].get(source(1)))
     assert counted_rows(stores[1].get(source(1))) != counted_rows(stores[0].get(source(1)))
-    with pytest.raises(DataError, match="differs"):
+    with pytest.raises(TableDataError, match="differs"):
         stores[2].get(source(1), first)
 
 
@@ -265,7 +265,7 @@ def test_guarded_reader_gives_same_people_and_rows(kind: str, tmp_path: Path) ->
     here, there = Rows.load(declared), GuardedReader(limits)(declared)
     made = [fingerprint(PrivateTable.from_rows(one, declared, KEY), declared, KEY) for one in (here, there)]
     assert made[0] == made[1]
-    with pytest.raises(DataError, match=r"^person: the table has no column 'pid'"):
+    with pytest.raises(TableDataError, match=r"^person: the table has no column 'pid'"):
         GuardedReader(limits)(source(3, path=str(path), person="pid"))
     with pytest.raises(UnreadableError) as refused:
         GuardedReader(ReadingLimits((tmp_path,), limits.table_bytes - 50 * 36 - 1, 1 << 30, 60.0))(declared)
@@ -278,7 +278,9 @@ def test_contribution_needs_person_and_its_column() -> None:
     cells: dict[str, list[object]] = {"x": [1], "y": ["a"]}
     lacking: Frame
     for lacking in (cells, pl.DataFrame(cells)):
-        with pytest.raises(DataError, match=r"^person: the table has no column 'who'; add it, or name the column"):
+        with pytest.raises(
+            TableDataError, match=r"^person: the table has no column 'who'; add it, or name the column"
+        ):
             PrivateTable.load(source(), lacking)
 
 

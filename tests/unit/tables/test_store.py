@@ -15,7 +15,7 @@ from stream.tables import store as store_module
 from stream.tables.columns_table import PrivateTable
 from stream.tables.rows import Frame, Rows
 from stream.tables.store import TableStore, fingerprint
-from stream.tables.table_errors import DataError, PredicateError, UnreadableError
+from stream.tables.table_errors import PredicateError, TableDataError, UnreadableError
 from tests.unit.tables.small import KEY, source
 
 ATTRIBUTES: dict[str, Domain] = {"x": Integers(minimum=0, maximum=9), "y": Categories(values=("a", "b"))}
@@ -85,13 +85,13 @@ def test_store_refuses_other_public_number_of_rows(tmp_path: Path) -> None:
     declared = source(ATTRIBUTES, path, neighbors="replace")
     registered = TableStore(KEY).fingerprint(declared)
     path.write_text("x,y\n1,a\n,a\n,a\n")
-    with pytest.raises(DataError, match="differs"):
+    with pytest.raises(TableDataError, match="differs"):
         TableStore(KEY).get(declared, registered)
 
 
 def test_fingerprint_refuses_table_of_other_schema() -> None:
     table = PrivateTable.load(SOURCE, COLUMNS)
-    with pytest.raises(DataError, match="not encoded for source"):
+    with pytest.raises(TableDataError, match="not encoded for source"):
         fingerprint(table, source({"x": ATTRIBUTES["x"]}), KEY)
 
 
@@ -118,7 +118,7 @@ def test_store_refuses_unregistered_data_without_difference() -> None:
     store.put("small", {**COLUMNS, "x": [1, 2, 4]})
     fresh = TableStore(KEY, overrides={"small": {**COLUMNS, "x": [1, 2, 4]}})
     with pytest.raises(
-        DataError, match=r"^source data differs from what was registered for 'small'; restore that data, or"
+        TableDataError, match=r"^source data differs from what was registered for 'small'; restore that data, or"
     ):
         fresh.get(SOURCE, registered)
     assert fresh.get(SOURCE, store.fingerprint(SOURCE)).private_row_count == 3
@@ -137,7 +137,7 @@ def test_store_keeps_registered_table_after_file_change(tmp_path: Path) -> None:
     assert store.get(declared, before) is held
     assert held.private_row_count == 1
     assert store.get(declared, after).private_row_count == store.get(declared).private_row_count == 2
-    with pytest.raises(DataError, match="differs"):
+    with pytest.raises(TableDataError, match="differs"):
         TableStore(KEY).get(declared, before)
     path.write_text("x,y\n1,a\n")
     assert TableStore(KEY).get(declared, before).private_row_count == 1
@@ -184,7 +184,7 @@ def test_store_separates_tables_of_different_schemas() -> None:
     first = store.get(SOURCE, store.fingerprint(SOURCE))
     narrower = source({"x": ATTRIBUTES["x"]})
     assert list(store.get(narrower).attributes) == ["x"]
-    with pytest.raises(DataError, match="differs"):
+    with pytest.raises(TableDataError, match="differs"):
         store.get(narrower, fingerprint(first, SOURCE, KEY))
 
 

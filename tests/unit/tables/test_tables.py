@@ -19,7 +19,7 @@ from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import cell_mask
 from stream.tables.predicates import parse
 from stream.tables.rows import Frame
-from stream.tables.table_errors import DataError, UnreadableError
+from stream.tables.table_errors import TableDataError, UnreadableError
 from tests.unit.tables.small import ATTRIBUTES, Cell, PredicateCase, columns, predicates, rows, source, unhurried
 
 CLAMP = Integers(minimum=0, maximum=9)
@@ -97,7 +97,7 @@ def test_column_of_unreadable_type_is_refused_by_type_name(
     domain: Domain, series: pl.Series, type_name: str
 ) -> None:
     with pytest.raises(
-        DataError, match=rf"^column 'x' has type {type_name}, not [a-z ,]*or booleans; write it as [a-z]*$"
+        TableDataError, match=rf"^column 'x' has type {type_name}, not [a-z ,]*or booleans; write it as [a-z]*$"
     ):
         codes(domain, series)
 
@@ -159,11 +159,11 @@ def _parts(frame: Frame) -> dict[str, Any]:
 
 def test_predicate_over_other_schema_is_refused() -> None:
     table = PrivateTable.load(source({"x": CLAMP}), {"x": [1]})
-    with pytest.raises(DataError, match="declares 'y' with other values"):
+    with pytest.raises(TableDataError, match="declares 'y' with other values"):
         table.count(parse("y = 1", {"y": CLAMP}))
-    with pytest.raises(DataError, match="declares 'x' with other values"):
+    with pytest.raises(TableDataError, match="declares 'x' with other values"):
         table.count(parse("x = 1", {"x": Integers(minimum=0, maximum=99)}))
-    with pytest.raises(DataError, match="attribute 'x' is not one of the stream's"):
+    with pytest.raises(TableDataError, match="attribute 'x' is not one of the stream's"):
         cell_mask(parse("x = 1", {"x": CLAMP}), {"y": 10})
 
 
@@ -231,7 +231,7 @@ def test_unreadable_file_is_refused_by_cause(
 def test_file_without_declared_column_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(b"y\n1\n")
-    with pytest.raises(DataError, match="no column 'x'"):
+    with pytest.raises(TableDataError, match="no column 'x'"):
         PrivateTable.load(source({"x": CLAMP}, path=str(path)))
 
 
@@ -251,11 +251,11 @@ def test_blank_line_is_a_row_at_any_place(tmp_path: Path, name: str, end: str, p
 
 
 def test_unusable_table_in_memory_is_refused() -> None:
-    with pytest.raises(DataError, match="no column 'x'"):
+    with pytest.raises(TableDataError, match="no column 'x'"):
         PrivateTable.load(source({"x": CLAMP}), {"y": [1]})
-    with pytest.raises(DataError, match="no column 'x'"):
+    with pytest.raises(TableDataError, match="no column 'x'"):
         PrivateTable.load(source({"x": CLAMP}), pl.DataFrame({"y": [1]}))
-    with pytest.raises(DataError, match="different lengths"):
+    with pytest.raises(TableDataError, match="different lengths"):
         PrivateTable.load(source({"x": CLAMP, "y": CLAMP}), {"x": [1], "y": [1, 2]})
 
 

@@ -16,7 +16,7 @@ from stream.tables.expressions import FALSE, TRUE
 from stream.tables.predicates import parse
 from stream.tables.readers.table_reading import build_table, read_rows
 from stream.tables.sensitivity import restrict_domain, sum_sensitivity
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import TableDataError
 from tests.unit.tables.small import (
     ATTRIBUTES,
     KEY,
@@ -110,17 +110,17 @@ NOT_SUMMED: list[Domain] = [Categories(values=("1", "2")), Bins(edges=(0.0, 1.0)
 @pytest.mark.parametrize("domain", NOT_SUMMED)
 def test_total_needs_integers(domain: Domain) -> None:
     table = PrivateTable.load(source({"x": domain}), {"x": ["1"]})
-    with pytest.raises(DataError, match="attribute 'x' has no sum; declare it as integers"):
+    with pytest.raises(TableDataError, match="attribute 'x' has no sum; declare it as integers"):
         table.total("x", TRUE)
-    with pytest.raises(DataError, match="no sum; declare it as integers"):
+    with pytest.raises(TableDataError, match="no sum; declare it as integers"):
         sum_sensitivity(domain, "add-remove")
 
 
 def test_total_refuses_unknown_attribute_and_other_schema() -> None:
     table = PrivateTable.load(source({"x": Integers(minimum=0, maximum=9)}), {"x": [1]})
-    with pytest.raises(DataError, match="name 1 is no attribute of the table"):
+    with pytest.raises(TableDataError, match="name 1 is no attribute of the table"):
         table.total("y", TRUE)
-    with pytest.raises(DataError, match="declares 'x' with other values"):
+    with pytest.raises(TableDataError, match="declares 'x' with other values"):
         table.total("x", parse("x = 1", {"x": Integers(minimum=0, maximum=99)}))
 
 

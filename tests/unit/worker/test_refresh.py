@@ -14,7 +14,7 @@ from stream.privacy.noise.keyed_noise import DrawRole
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import TableDataError
 from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, source
 from tests.processing import process_records
@@ -226,7 +226,7 @@ def test_version_is_recognized_under_an_older_key() -> None:
     assert stores[1].get(source, second, 2).private_row_count == 90  # type: ignore[arg-type]
     fresh = TableStore.keyed_by(newer)
     fresh.put("people", NEW)
-    with pytest.raises(DataError, match="differs"):
+    with pytest.raises(TableDataError, match="differs"):
         fresh.get(source, second, 3)  # type: ignore[arg-type]
 
 

@@ -22,7 +22,7 @@ from stream.tables.readers.table_parts import open_table_parts, stamp_of_files
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.rows import EncodedBatch, GrowingColumn, RowEncoder, Rows
 from stream.tables.store import TableStore
-from stream.tables.table_errors import DataError, UnreadableError
+from stream.tables.table_errors import TableDataError, UnreadableError
 from tests.unit.tables.readers.guarded import cause, rows_of
 from tests.unit.tables.small import KEY, source
 
@@ -86,7 +86,7 @@ def test_folder_may_mix_csv_and_parquet_with_all_columns(visits: Path) -> None:
     assert rows_of(rows)[5:] == [(6, 5, 1), (7, 5, 2)]
     assert rows.file_row_count == 8
     (visits / "year=2025" / "d.csv").write_text("y\n0\n")
-    with pytest.raises(DataError, match="no column 'x'"):
+    with pytest.raises(TableDataError, match="no column 'x'"):
         reader(visits.parent)(declared(f"{visits}/"))
 
 
@@ -217,7 +217,7 @@ def test_fingerprint_changes_with_files_but_not_with_folder_name(
     extra = moved / "year=2024/ward=C/c.parquet"
     pl.DataFrame({"x": [0]}).write_parquet(extra)
     assert store.fingerprint(declared(f"{moved}/")) != registered
-    with pytest.raises(DataError, match="differs"):
+    with pytest.raises(TableDataError, match="differs"):
         TableStore(KEY).get(declared(f"{moved}/"), registered)
     extra.unlink()
     assert store.fingerprint(declared(f"{moved}/")) == registered
@@ -267,7 +267,7 @@ def test_growing_column_concatenates_its_parts() -> None:
 
 
 def test_malformed_address_is_refused_without_quoting_it() -> None:
-    with pytest.raises(DataError, match=r"^path: no user and no password") as refused:
+    with pytest.raises(TableDataError, match=r"^path: no user and no password") as refused:
         check_table(declared("unused.csv"), "postgresql://reader:hunter2@db/clinic/public/visits")
     assert "hunter2" not in str(refused.value)
 

@@ -24,7 +24,7 @@ from stream.tables.readers.table_files import local_files
 from stream.tables.readers.table_parts import FilePart
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.rows import Rows
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import TableDataError
 from tests.unit.tables.readers.guarded import AGE, MIB, cause, reader
 from tests.unit.tables.small import ATTRIBUTES, source
 
@@ -233,7 +233,7 @@ def test_missing_driver_is_named_with_its_extra(
 
 def test_missing_column_is_named_as_declared(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("name\nAlice\n")
-    with pytest.raises(DataError, match="no column 'age'") as refused:
+    with pytest.raises(TableDataError, match="no column 'age'") as refused:
         reader(tmp_path)(source(AGE, path=str(tmp_path / "people.csv")))
     assert "Alice" not in str(refused.value)
 
@@ -250,7 +250,7 @@ def test_refusal_has_cause_only_if_deployment_reveals_causes(tmp_path: Path) -> 
     for name in ("../people.csv", "none.csv", "large.csv", "quote.csv", "people.txt"):
         asked = source(AGE, path=str(inside / name))
         cause(partial(reader(inside, table=1000), asked))
-        with pytest.raises(DataError) as refused:
+        with pytest.raises(TableDataError) as refused:
             reader(inside, table=1000, reveals_causes=True)(asked)
         found[name] = str(refused.value).removeprefix("path: no table can be read there: ")
     kinds = (
@@ -272,15 +272,15 @@ def test_file_of_a_folder_is_named_but_not_to_callers(tmp_path: Path) -> None:
         (tmp_path / day).mkdir()
         (tmp_path / day / "people.csv").write_text(text)
     asked = source(AGE, path=f"{tmp_path}/")
-    with pytest.raises(DataError, match=r"^file '2/people.csv' has no column 'age'; add it"):
+    with pytest.raises(TableDataError, match=r"^file '2/people.csv' has no column 'age'; add it"):
         Rows.load(asked)
-    with pytest.raises(DataError, match=r"^the table has no column 'age'; add it"), capture_logs() as logged:
+    with pytest.raises(TableDataError, match=r"^the table has no column 'age'; add it"), capture_logs() as logged:
         reader(tmp_path)(asked)
     assert "'2/people.csv'" in logged[0]["cause"]
     (tmp_path / "2" / "people.csv").write_text('age,sex\n1,"F\n')
-    with pytest.raises(DataError, match=r"'2/people.csv': a stray quote"):
+    with pytest.raises(TableDataError, match=r"'2/people.csv': a stray quote"):
         Rows.load(asked)
-    with capture_logs() as logged, pytest.raises(DataError, match=r"^path: no table can be read there; give"):
+    with capture_logs() as logged, pytest.raises(TableDataError, match=r"^path: no table can be read there; give"):
         reader(tmp_path)(asked)
     assert logged[0]["file"] == "2/people.csv"
 
@@ -292,7 +292,7 @@ def test_column_of_unreadable_type_is_refused_by_type_name(tmp_path: Path) -> No
         (AGE["age"], "numbers, text or booleans; write it as numbers"),
         (Categories(values=("34",)), "text, whole or floating numbers, or booleans; write it as text"),
     ):
-        with pytest.raises(DataError) as refused:
+        with pytest.raises(TableDataError) as refused:
             reader(tmp_path)(source({"age": domain}, path=str(path)))
         assert str(refused.value) == f"column 'age' has type Struct, not {wanted}"
 

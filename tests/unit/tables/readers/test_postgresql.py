@@ -15,7 +15,7 @@ from stream.tables.readers.table_parts import open_table_parts, stamp_of
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.rows import Rows
 from stream.tables.store import TableStore
-from stream.tables.table_errors import DataError, UnreadableError
+from stream.tables.table_errors import TableDataError, UnreadableError
 from tests.unit.tables.hostile_tables import assert_reads_as_parquet, hostile_cells
 from tests.unit.tables.readers import guarded
 from tests.unit.tables.readers.guarded import rows_of
@@ -138,7 +138,7 @@ def test_postgresql_table_with_unregistered_rows_is_refused(clinic: Database) ->
     registered = TableStore(KEY).fingerprint(declared(clinic, person="who"))
     assert TableStore(KEY).get(declared(clinic, person="who"), registered).public_size == 2 + 3
     clinic.execute("UPDATE visits SET age = 35 WHERE age = 34")
-    with pytest.raises(DataError, match="differs from what was registered"):
+    with pytest.raises(TableDataError, match="differs from what was registered"):
         TableStore(KEY).get(declared(clinic, person="who"), registered)
 
 
@@ -205,7 +205,7 @@ def test_postgresql_error_code_is_only_in_log(
     assert cause_at("dividing") == _BROKE_OFF
     for other in ("postgresql://127.0.0.1", f"{root}2", "postgresql://localhost", f"{root}/visits2"):
         assert cause_at("visits", other) == "outside SOTTO_TABLE_ROOTS"
-    with pytest.raises(DataError, match="no column 'height'"):
+    with pytest.raises(TableDataError, match="no column 'height'"):
         reader(root)(source({"height": ATTRIBUTES["age"]}, path=clinic.address("visits")))
     (tmp_path / "pgpass").write_text("")
     assert cause_at("visits").startswith("PostgreSQL was not reached, or refused the login; check ")

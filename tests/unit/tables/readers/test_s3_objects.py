@@ -22,7 +22,7 @@ from stream.tables.readers.table_parts import open_table_parts, stamp_of
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.rows import Rows
 from stream.tables.store import TableStore
-from stream.tables.table_errors import DataError, UnreadableError
+from stream.tables.table_errors import TableDataError, UnreadableError
 from tests.unit.tables.readers import guarded
 from tests.unit.tables.readers.delta_logs import INLINE, deleting, rewrite
 from tests.unit.tables.readers.guarded import rows_of
@@ -190,7 +190,7 @@ def test_store_refuses_objects_other_than_registered(bucket: Bucket, monkeypatch
     late = TableStore(KEY, read=count_reads)
     reads.clear()
     for _ in range(3):
-        with pytest.raises(DataError, match="differs from what was registered"):
+        with pytest.raises(TableDataError, match="differs from what was registered"):
             late.get(visits, registered)
     assert len(reads) == 1
     assert late.get(visits, refreshed, version=2).private_row_count == 3
@@ -216,7 +216,7 @@ def test_guarded_reader_recognizes_registered_objects(bucket: Bucket) -> None:
     assert len(reads) == 1
     assert store.get(visits, registered).private_row_count == 3
     bucket.put_parquet("visits/year=2024/ward=C/b%20.parquet", {"x": [6]})
-    with pytest.raises(DataError, match="differs from what was registered"):
+    with pytest.raises(TableDataError, match="differs from what was registered"):
         TableStore(KEY, read=guarded, stamp=guarded.stamp).get(visits, registered)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from schemas import Address
 from stream.tables.readers.table_files import parse_roots
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import TableDataError
 
 
 def folders_and_addresses(text: str) -> list[str | Address]:
@@ -47,7 +47,7 @@ def test_folders_and_addresses_are_separated_by_colons() -> None:
     ],
 )
 def test_ambiguous_roots_are_refused(text: str) -> None:
-    with pytest.raises(DataError, match=r"^SOTTO_TABLE_ROOTS: "):
+    with pytest.raises(TableDataError, match=r"^SOTTO_TABLE_ROOTS: "):
         parse_roots(text)
 
 
@@ -64,6 +64,6 @@ def test_ambiguous_roots_are_refused(text: str) -> None:
     ],
 )
 def test_malformed_root_is_refused_without_quoting_it(text: str) -> None:
-    with pytest.raises(DataError, match=r"^SOTTO_TABLE_ROOTS: ") as refused:
+    with pytest.raises(TableDataError, match=r"^SOTTO_TABLE_ROOTS: ") as refused:
         parse_roots(text)
     assert "hunter2" not in str(refused.value)

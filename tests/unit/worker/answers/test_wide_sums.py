@@ -13,7 +13,7 @@ from stream.privacy.accuracy.source_facts import LARGEST_SUMMED, LARGEST_TOTAL, 
 from stream.tables.columns_table import PrivateTable
 from stream.tables.expressions import Predicate
 from stream.tables.rows import Rows
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import TableDataError
 from tests.builders import KEY, parse_source, source, stream
 from tests.unit.feeds.live import flights, standing
 
@@ -187,6 +187,6 @@ def test_table_has_at_most_the_rows_that_totals_are_planned_for(monkeypatch: pyt
     monkeypatch.setattr("stream.tables.rows.MAX_ROWS", 100)
     table = parse_source(source_of_visits(neighbors="replace", epsilon=1.0, attributes={"ms": 2}))
     assert Rows.load(table, {"ms": [1] * 100}).private_row_count == 100
-    with pytest.raises(DataError, match="path: no table can be read there") as refused:
+    with pytest.raises(TableDataError, match="path: no table can be read there") as refused:
         Rows.load(table, {"ms": [1] * 101})
     assert getattr(refused.value, "cause", None) == "more than 100 rows"
