@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
 from html import escape
 from itertools import repeat
 from typing import Any, Final
@@ -21,7 +20,6 @@ from schemas import (
 from stream.formatting import cut_to_interval, format_error_bound, format_estimate, format_interval
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import (
-    EPSILON_UNITS,
     NO_COST,
     Cost,
     charged_answers,
@@ -109,7 +107,7 @@ def format_typical_error(answer: Answer) -> str:
     if found is None:
         return ""
     query: Query | None = getattr(answer, "query", None)
-    unit = "" if query is not None and query.fraction else " rows"
+    unit = "" if query is None or query.fraction else " rows"
     return f"typical error about {float(f'{found:.2g}'):g}{unit}"
 
 
@@ -267,13 +265,6 @@ def quote_formula(value: Any) -> Any:
 
 
 _CHARGED_BASES: Final = {"noisy", TOO_MANY_TEXTS}
-
-
-def cost_of(grant: GrantRecord, source: Source, answer: Answer) -> Fraction:
-    """Return the ε of an answer: its ``price`` or, without one, the loss that it adds to the stream."""
-    if answer.price is not None and _is_answered(answer):
-        return Fraction(answer.price)
-    return Fraction(_added_loss(grant, source, answer).loss, EPSILON_UNITS)
 
 
 def total_cost(grant: GrantRecord, source: Source, answers: Iterable[Answer]) -> Amount:

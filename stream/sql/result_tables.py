@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Final
 
-from schemas import EstimateCalibration, GrantRecord, Query, SourceRecord, TableSource
+from schemas import Amount, EstimateCalibration, GrantRecord, Query, SourceRecord, TableSource
 from stream.formatting import format_error_bound, values_of
 from stream.questions import Result, Results, result_text
 from stream.questions.answer_warnings import describe_reasons, largest_error
@@ -20,7 +19,7 @@ from stream.questions.result_text import (
     LOW_SUFFIX,
     NUMBER_SUFFIXES,
     ConvertibleRows,
-    cost_of,
+    total_cost,
 )
 from stream.questions.results import list_warnings
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement
@@ -35,7 +34,7 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
     - A number in column ``n`` has its error bound in column ``n ±``, which is null if the answer has none.
     - If a row has a confidence interval, its ends are in the columns ``n 95% low`` and ``n 95% high``.
     - If a row's number is not informative, the column ``n informative`` is false in such rows and true in all others.
-    - ``results`` are the answers of ``stream``, and ``epsilon`` is their total cost.
+    - ``results`` are the answers of ``stream``, and ``cost`` is their total cost in ε, δ and ρ.
     - If FROM names a source with several open streams, ``why`` says why this stream was chosen.
 
     Examples:
@@ -49,7 +48,7 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         stream: str,
         rows: Sequence[dict[str, Any]],
         results: Results,
-        epsilon: float,
+        cost: Amount,
         *,
         columns: Sequence[str] = (),
         why: str | None = None,
@@ -62,7 +61,9 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         self.warnings = warnings
         """The distinct warnings of all answers about the rows; see ``Result.warnings``."""
         self.results = results
-        self.epsilon = epsilon
+        self.cost = cost
+        self.epsilon = cost.epsilon
+        """The ε of ``cost``; with Gaussian noise under zCDP, what its ρ implies."""
         self._rows = tuple(rows)
         self._grant_left = grant_left
 
@@ -110,7 +111,10 @@ def format_cost(table: Table) -> str:
     asked = f"{questions} question" + "s" * (questions != 1)
     if answered < questions:
         asked = f"{answered:,} of {asked} answered"
-    return f"{asked} for ε = {table.epsilon:.4g}" + (f" ({table.why})" if table.why else "")
+    cost = table.cost
+    amount = f"ε = {cost.epsilon:.4g}" if cost.rho is None else f"ρ = {cost.rho:.4g}"
+    delta = f", δ = {cost.delta:.4g}" if cost.delta and cost.rho is None else ""
+    return f"{asked} for {amount}{delta}" + (f" ({table.why})" if table.why else "")
 
 
 def format_price(table: Table) -> str:
@@ -208,7 +212,6 @@ class PreparedStatement:
             warnings.append(_CHOSEN_WARNING)
         if marked is not None:
             warnings.append(marked)
-        epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
         grant = target.grant
         # An estimate answers for free when its grant is used up, so a statement never costs more than the rest.
         ends_free = isinstance(grant.calibration, EstimateCalibration)
@@ -216,7 +219,7 @@ class PreparedStatement:
             grant.spec.stream,
             ordered,
             results,
-            epsilon,
+            total_cost(grant, target.source, results),
             columns=names,
             why=self.why,
             warnings=list_warnings(warnings),

@@ -258,7 +258,7 @@ def _is_uninformative(grant: GrantRecord) -> bool:
 
 
 def _expected_cost(choice: StreamChoice) -> Fraction:
-    """Return the expected ε of the questions; a pmw stream that has begun is expected to charge nothing."""
+    """Return the expected ε of the questions, or ρ under zCDP; a pmw stream that has begun is expected to charge nothing."""
     grant, source = choice.target.grant, choice.target.source
     questions = len(choice.plan.questions)
     charges = questions if isinstance(grant.calibration, AnswersCalibration | UnknownGroupsCalibration) else 0
@@ -272,7 +272,8 @@ def _expected_cost(choice: StreamChoice) -> Fraction:
         )
         for more in (0, questions)
     )
-    return Fraction((after - before).loss, EPSILON_UNITS)
+    cost = after - before
+    return Fraction(cost.loss if source.accountant == "pure" else cost.rho, EPSILON_UNITS)
 
 
 def _choice_reason(choice: StreamChoice, plans: Sequence[StreamChoice]) -> str:
@@ -281,15 +282,16 @@ def _choice_reason(choice: StreamChoice, plans: Sequence[StreamChoice]) -> str:
     The text mentions a far more accurate stream or, if accuracy decided, the cheapest one.
     """
     kind, cost = choice.target.grant.spec.mechanism.kind, float(_expected_cost(choice))
+    unit = "ε" if choice.target.source.accountant == "pure" else "ρ"
     able = _equally_able(choice, plans)
     cheapest, most_accurate = min(able, key=_preference), min(able, key=_alpha)
     group = "cheapest open stream" if choice is cheapest else "cheapest of the accurate open streams"
-    reason = f"{group}: {kind}, " + (f"least ε, {cost:.4g}" if cost else _FREE_REASONS[kind])
+    reason = f"{group}: {kind}, " + (f"least {unit}, {cost:.4g}" if cost else _FREE_REASONS[kind])
     other = most_accurate if choice is cheapest else cheapest
     if choice is cheapest and not _is_far_better(other, choice):
         return reason
     errors = [format_error_bound(_alpha(one), grouped=True) for one in (choice, other)]
     return (
         f"{reason}; a count may err by {errors[0]}, and in stream '{other.target.grant.spec.stream}' by {errors[1]} "
-        f"for ε {float(_expected_cost(other)):.4g}"
+        f"for {unit} {float(_expected_cost(other)):.4g}"
     )

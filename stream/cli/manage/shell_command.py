@@ -66,7 +66,8 @@ def sql(
     if as_json:
         why = {} if table.why is None else {"why": table.why}
         warnings = {"warnings": list(table.warnings)} if table.warnings else {}
-        show_json({"stream": table.stream, **why, "epsilon": table.epsilon, "rows": table.rows(), **warnings})
+        cost = table.cost.model_dump(exclude_defaults=True)
+        show_json({"stream": table.stream, **why, **cost, "rows": table.rows(), **warnings})
     else:
         show_statement(table)
     if failed is not None:

@@ -694,3 +694,17 @@ def test_numbers_that_are_not_informative_are_marked_in_each_row() -> None:
     assert ("n informative" in clear.columns, str(clear.warnings).count("informative")) == (False, 0)
     with pytest.raises(StatementError, match=r"n informative.*another name"):
         few.sql('SELECT COUNT(*) AS "n informative" FROM patients')
+
+
+def test_statement_on_a_zcdp_source_names_its_rho() -> None:
+    """Two streams of Gaussian noise that nobody has asked: the one with the smaller ρ answers, and ρ is the cost."""
+    streams = [
+        stream(name, "patients", mechanism=LAPLACE, epsilon=epsilon, delta=1e-7)
+        for name, epsilon in (("large", 4), ("small", 2))
+    ]
+    budget = {"epsilon": 50, "delta": 1e-6, "accountant": "zcdp"}
+    made = installation(*streams, sources=[{**SOURCE, **budget}], rows={"patients": FRAME}, key=OTHER_KEY)
+    first, second = (made.sql("SELECT COUNT(*) AS n FROM patients WHERE age > 21") for _ in range(2))
+    assert (first.stream, first.cost.rho) == ("small", made.grant("patients", "small").cost.rho)
+    assert f"for ρ = {first.cost.rho:.4g} (cheapest open stream: laplace, least ρ, " in repr(first)
+    assert "for ρ = 0 (cheapest open stream: laplace, its grant counts as spent in full" in repr(second)
