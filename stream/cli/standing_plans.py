@@ -188,7 +188,8 @@ def format_days(days: float) -> str:
     units = (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0), ("seconds", 86_400.0))
     unit, size = next((one for one in units if round(days * one[1], 9) >= 1.0), units[-1])
     number = days * size
-    return f"{number:,.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
+    shown = f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{shown} {unit.removesuffix('s') if shown == '1' else unit}"
 
 
 def _describe_alternative(plan: StandingPlan, alternative: StandingPlan | str) -> str:

@@ -217,7 +217,7 @@ def _sources_table(page: SourcePage, detail: Detail) -> Table:
 
 def _streams_table(page: StreamPage, detail: Detail) -> Table:
     wide = detail is Detail.ALL
-    table = _table(f"Busiest streams ({len(page.items)} of {page.total:,})")
+    table = _table(f"Streams, most free answers first ({len(page.items)} of {page.total:,})")
     _add_name(table, "stream", detail)
     for name in ("state", "mechanism", "charged") if wide else ("state", "charged"):
         table.add_column(name, no_wrap=True)

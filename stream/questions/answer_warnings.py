@@ -88,7 +88,7 @@ def warn_about_rows(source: Source, query: Query) -> tuple[str, ...]:
         return ()
     texts = [name for name in query.group_by or () if name in source.texts]
     if texts:
-        hidden = "rows without a text, and texts of fewer rows than the stream's threshold, are not shown"
+        hidden = "rows without a text, and texts below the stream's threshold, are not shown"
         return f"'{texts[0]}': {hidden}", ROWS_LEFT_OUT
     has_public_rows = source.neighbors == "replace" and (source.person is None or source.contribution == 1)
     return (

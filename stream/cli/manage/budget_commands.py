@@ -363,4 +363,5 @@ def allot(
         )
     owner = f"source {source}" if source is not None else f"population {population}"
     names = ", ".join(analyst or [allotment])
-    show_result(receipt, f"{names} may have ε {epsilon:g} of {owner}", as_json=as_json)
+    rest = " and the budget's δ" if delta is None else f", δ {delta:g}" * (delta > 0)
+    show_result(receipt, f"{names} may have ε {epsilon:g}{rest} of {owner}", as_json=as_json)

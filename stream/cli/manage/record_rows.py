@@ -49,12 +49,14 @@ from stream.tables.table_errors import MONDAY_IS_1, quote_names
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
 _COUNTED_CHARGES: Final = {
-    "sparse_vector": "'above' answers",
-    "hypothesis": "updates of the hypothesis",
-    "estimate": "measurements for a question",
+    "sparse_vector": ("'above' answers", "the threshold's noise"),
+    "hypothesis": ("updates of the hypothesis", "the threshold's noise"),
+    "estimate": (
+        "measurements for a question",
+        "the threshold's noise, and on the measurements with which an estimate begins",
+    ),
 }
-"""What counts as a charged answer, by kind of calibration; for all others, each answer."""
-_SPENT_BESIDES: Final = "the threshold's noise, and on the measurements with which an estimate begins"
+"""What counts as a charged answer, and what ε is spent on beside it, by kind of calibration; for all others, each answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,9 @@ class ShownGrant:
     @property
     def charge_meaning(self) -> str | None:
         """Describe what ``charged`` counts if that is not each answer; None if it is."""
-        counted = _COUNTED_CHARGES.get(self.grant.calibration.kind)
-        if counted is None:
+        if (found := _COUNTED_CHARGES.get(self.grant.calibration.kind)) is None:
             return None
-        return f"charged: counts {counted}; from the first answer on, ε is also spent on {_SPENT_BESIDES}"
+        return f"charged: counts {found[0]}; from the first answer on, ε is also spent on {found[1]}"
 
     @property
     def _cutoff(self) -> int:
@@ -385,7 +386,9 @@ def summary_row(entry: TrailRecord) -> list[str]:
             granted = f" {format_amount(entry.granted)}" if entry.granted is not None else ""
             reason = f": {entry.reason}" if entry.reason else ""
             if entry.allotment is not None:
-                subject = f"{entry.allotment}: ε {entry.epsilon:g} of {subject}"
+                amount = format_amount(Amount(epsilon=entry.epsilon or 0.0, delta=entry.delta or 0.0))
+                rest = " and the budget's δ" if entry.delta is None else ""
+                subject = f"{entry.allotment}: {amount}{rest} of {subject}"
             action, decision = entry.action, f"{entry.outcome}{granted}{reason}"
         case "event":
             action, decision = entry.event, "" if entry.spent is None else f"spent {format_amount(entry.spent)}"

@@ -133,7 +133,7 @@ def test_trail_notes_an_allotment_with_its_owner() -> None:
     assert (team.allotment, team.analysts, team.epsilon, team.source) == ("study", ("ada", "bob"), 0.5, "feed")
     assert (team.by, team.outcome) == ("olga", "registered")
     assert (alone.allotment, alone.analysts, alone.by) == ("ada", ("ada",), None)
-    assert summary_row(alone)[4] == "ada: ε 0.5 of feed"
+    assert summary_row(alone)[4] == "ada: ε 0.5 and the budget's δ of feed"
 
 
 def test_repeated_request_has_no_second_trail_entry() -> None:

@@ -398,7 +398,7 @@ def test_groups_by_text_say_which_texts_are_not_shown() -> None:
         .question_warnings
     )
     assert warnings[-2:] == (
-        "'zip': rows without a text, and texts of fewer rows than the stream's threshold, are not shown",
+        "'zip': rows without a text, and texts below the stream's threshold, are not shown",
         ROWS_LEFT_OUT,
     )
 

@@ -76,7 +76,7 @@ def test_standing_plan_prints_windows_days_cost_and_alternative(tmp_path: Path, 
     for words in (
         "3 groups a window",
         "for 96 windows",
-        "1 days",
+        "(1 day)",
         "cost ε 1 in all; if another stream follows whenever the promise ends, ε 1 a day",
         "for the same ε",
     ):
@@ -146,6 +146,7 @@ def test_standing_plan_needs_a_source(tmp_path: Path) -> None:
     [
         (1234.4, "1,234 days"),
         (1.5, "1.5 days"),
+        (1.0, "1 day"),
         (0.25, "6 hours"),
         (2 / 1440, "2 minutes"),
         (2e-4, "17.3 seconds"),
