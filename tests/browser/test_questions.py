@@ -370,13 +370,24 @@ async def test_halted_stream_is_shown_as_halted_before_a_question(open_page: Ope
         await expect(page.get_by_text("It is halted, and answers nothing: under review.")).to_be_visible()
 
 
+async def test_command_for_people_who_send_records_has_their_category(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.driver.register({"source": "votes", "kind": "records", "neighbors": "replace", "epsilon": 4})
+    response = {"kind": "randomized_response", "categories": ["yes", "no"]}
+    scene.driver.open({"stream": "vote", "source": "votes", "epsilon": 2, "mechanism": response})
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=vote", OPERATOR)
+        await expect(page.get_by_text("sotto ask vote --category 'yes'")).to_be_visible()
+
+
 async def test_stream_list_says_that_more_streams_are_open(open_page: OpenPage) -> None:
     scene = Scene()
     scene.with_streams(600)
     async with scene.served() as address:
         page = await open_page(address, "ask", OPERATOR)
         await expect(
-            page.get_by_text("The first 500 of 600 open streams; ask any other from its own page.")
+            page.get_by_text("The first 500 of 600 open and exhausted streams; ask any other from its own page.")
         ).to_be_visible()
 
 

@@ -12,6 +12,7 @@ import { route } from "../routes.js";
 import { may } from "../session.js";
 import { questionAnswered, questionPriced, statementAnswered } from "./answered.js";
 import { isAbout, questionForm } from "./question_form.js";
+import { example } from "./stream.js";
 
 const MOST_STREAMS = 500;
 const MOST_TABLES = 50;
@@ -248,7 +249,7 @@ export function askView({ query, session }) {
         return;
       }
       if (source.kind !== "table" || !SPECS[mechanism]?.forms.length) {
-        place.replaceChildren(emptyState("Its questions carry private data", "The monitor does not take them; their producer sends them to Kafka:", `sotto ask ${stream.value} --value 12`));
+        place.replaceChildren(emptyState("Its questions carry private data", "The monitor does not take them; their producer sends them to Kafka:", `sotto ask ${stream.value} ${example(source.kind, detail.spec.mechanism)}`));
         await showPrice(isLatest);
         return;
       }
@@ -297,7 +298,7 @@ export function askView({ query, session }) {
         send(`/api/sources?limit=${MOST_STREAMS}`, session.token),
       ]);
       more.hidden = page.matching <= page.items.length;
-      setText(more, `The first ${count(page.items.length)} of ${count(page.matching)} open streams; ask any other from its own page.`);
+      setText(more, `The first ${count(page.items.length)} of ${count(page.matching)} open and exhausted streams; ask any other from its own page.`);
       const kinds = Object.fromEntries(sources.items.map((one) => [one.source, one.kind]));
       // A source beyond the listed ones may be a table: its form tells when it is chosen.
       offered = page.items.map((one) => ({ ...one, about: kinds[one.source] ?? "table" }));

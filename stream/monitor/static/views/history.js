@@ -166,7 +166,7 @@ function unitOfAlpha({ answer, question }, mechanism, standing) {
   if (question === null && !answer.window) {
     return RANKS.some((form) => SPECS[mechanism]?.forms.includes(form)) ? null : "";
   }
-  return RANKS.some((form) => (question ?? standing)?.[form]) ? " rows of rank" : "";
+  return RANKS.some((form) => (question ?? standing)?.[form]) ? ` ${question ? "rows" : "events"} of rank` : "";
 }
 
 function answerRow(row, mechanism, unit) {

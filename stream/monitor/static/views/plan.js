@@ -87,7 +87,7 @@ export function planView({ query, session }) {
     labelled("ε", epsilon),
     labelled("δ", delta),
     labelled("Expected questions", expected, "for which the promise holds; on a live topic, windows times groups"),
-    labelled("β", beta, "probability that an answer is off by more than α"),
+    labelled("β", beta, "probability that any answer is off by more than α"),
     labelled("Rows, about", rows, "your public guess, used only for warnings"),
     labelled("Expected answer, about", answer, "your guess; the plan warns if α is larger"),
     labelled("Calibration", calibration),

@@ -173,7 +173,7 @@ export function streamView({ names: [name], session }) {
 }
 
 /** Return options of `sotto ask` with an example question for a stream. */
-function example(kind, mechanism) {
+export function example(kind, mechanism) {
   const forms = SPECS[mechanism.kind]?.forms ?? [];
   if (kind === "records") {
     return `--category '${mechanism.categories[0].replaceAll("'", "'\\''")}'`;
