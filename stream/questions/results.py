@@ -199,15 +199,16 @@ class Result(ConvertibleRows, Answer):
 
     @property
     def question_warnings(self) -> tuple[str, ...]:
-        """The warnings about the basis and the question, without the warning about numbers."""
+        """The warnings about the basis and the question, without the warning about numbers; none of a refusal."""
+        if self.outcome in {"rejected", "halted"} and not self.is_priced:
+            return ()
         about_basis = tuple(text for basis, text in _BASIS_WARNINGS.items() if basis == self.basis)
         if self.index is not None:
             about_basis += warn_about_promise(self.index + 1, self._calibration)
         about_basis += warn_about_top(self, self._query)
-        if self._query is None and self._spec is not None and self._source is not None:
-            bound_text = describe_source_bound(self._source)
-            counted = describe_promise_bound(self._spec, bound_text, getattr(self._source, "total", None))
-            return (*about_basis, *filter(None, (counted, *describe_clamping(self._spec, self._source))))
+        if self._query is None and (spec := self._spec) and (source := self._source):
+            counted = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
+            return (*about_basis, *filter(None, (counted, *describe_clamping(spec, source))))
         if self._query is None or self._source is None:
             return about_basis
         bounded = (describe_source_bound(self._source),) if self.rows_per_person is not None else ()

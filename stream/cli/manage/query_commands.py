@@ -178,7 +178,7 @@ def ask(
     except Timeout as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
-    print_warnings(_list_warnings(answer))
+    print_warnings(answer.warnings)
     if dry_run and answer.is_priced:
         _show_price(answer, as_json=as_json)
         return
@@ -187,11 +187,6 @@ def ask(
     show_answer(answer, as_json=as_json)
     if status := exit_status(answer):
         raise typer.Exit(status)
-
-
-def _list_warnings(answer: Result) -> tuple[str, ...]:
-    """Return the warnings of an answer or a price; a refusal has none, because its reason has the remedy."""
-    return () if answer.outcome in {"rejected", "halted"} and not answer.is_priced else answer.warnings
 
 
 def _option_of(field: str) -> str:
@@ -246,7 +241,7 @@ def show_answer(answer: Result, *, as_json: bool) -> None:
     """Print an answer as JSON, or as a line and, if it has groups, a table."""
     if as_json:
         marks = {"uninformative": sorted(answer.uninformative)} if answer.uninformative else {}
-        warnings = {"warnings": list(lines)} if (lines := _list_warnings(answer)) else {}
+        warnings = {"warnings": list(lines)} if (lines := answer.warnings) else {}
         show_json({**answer_document(answer), **marks, **warnings})
         return
     groups = answer.groups

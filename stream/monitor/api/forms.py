@@ -32,7 +32,7 @@ from stream.budget.openings import facts_for_plan, plan_stream, require_grid_cov
 from stream.budget.plan_facts import SourceOptions, accepted_forms
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
-from stream.formatting import describe_rows, describe_table_bound
+from stream.formatting import describe_promise_bound, describe_rows, describe_source_bound
 from stream.monitor.api.budget_models import ComparisonRequest, Plan, PlanComparison, PlanQuery
 from stream.monitor.api.models import ApiModel, Proposal, ProposedAttributeView, SourceRow
 from stream.monitor.entries import SourceEntry
@@ -258,6 +258,7 @@ def plan_opening(
     chosen = choose_mechanism(opening, source)
     spec, calibration = chosen.spec, plan_stream(chosen.spec, source)
     cost = to_amount(stream_cost(calibration, source.accountant), source)
+    bound_text = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
     left = entry.record.left
     if population is not None and _is_affordable(left, population.left):
         left = population.left
@@ -268,7 +269,7 @@ def plan_opening(
         affordable=_is_affordable(left, cost)
         and entry.record.state == "open"
         and (population is None or population.state == "open"),
-        promises=promises(spec, calibration, counted=describe_table_bound(source)),
+        promises=promises(spec, calibration, counted=bound_text),
         windows=promised_windows(complete_spec(spec, source, clock=0), source),
         period=period_of(source),
         compared=list(chosen.compared),

@@ -23,7 +23,6 @@ from stream.cli.app import app
 from stream.cli.manage import query_commands, shell_command
 from stream.cli.manage.query_commands import (
     ExitStatus,
-    _list_warnings,
     exit_status,
     show_answer,
     warn_of_attributes,
@@ -206,9 +205,9 @@ def test_answer_names_the_unit_of_an_iqr_and_why_top_has_no_intervals(capsys: py
     shown = capsys.readouterr().out
     assert re.search(r"answer [0-9]+ days \(±", shown)
     assert "iqr (days)" in shown
-    why, *_ = _list_warnings(made.ask("s", group_by=["ward"], top=1))
+    why, *_ = made.ask("s", group_by=["ward"], top=1).warnings
     assert why.startswith("top: groups that are chosen by their noisy numbers have no 95 % interval")
-    assert not any(one.startswith("top:") for one in _list_warnings(made.ask("s", group_by=["ward"])))
+    assert not any(one.startswith("top:") for one in made.ask("s", group_by=["ward"]).warnings)
 
 
 def test_choice_says_what_its_error_is(capsys: pytest.CaptureFixture[str]) -> None:

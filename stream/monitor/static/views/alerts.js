@@ -114,7 +114,8 @@ export function alertsView({ query, remember }) {
   const firingList = new KeyedList(firing, firingRow);
   const historyList = new KeyedList(history, historyRow);
   const total = make("span", { class: "quiet" });
-  const quiet = emptyState("Nothing is firing", "The latest window of every stream and group that has answered was not above its threshold.");
+  const quiet = emptyState("Nothing is firing", "Of every open stream and group, the latest answer in the last seven days was not above its threshold.");
+  const unmatched = emptyState("No firing alert matches", "Shorten the search text, or choose any source.");
   const none = emptyState("No alert yet", "Alerts are answers “above” of streams of above_threshold and numeric_sparse.");
   const off = emptyState("This monitor shows no alerts", "It is not configured to read answers. To enable alerts, also let its principal read them:", SHOW_ALERTS);
   const matching = make("p", { class: "quiet", role: "status" });
@@ -123,10 +124,10 @@ export function alertsView({ query, remember }) {
   const firingTable = table("Firing", FIRING, firing);
   const historyTable = table("History", HISTORY, history);
   const filters = make("div", { class: "filters", role: "search" }, search.element, source);
-  const now = card("Firing", stalled, quiet, firingTable);
+  const now = card("Firing", stalled, quiet, unmatched, firingTable);
   const before = card("History", matching, none, historyTable);
-  let firings = null; // unknown before the first view
-  off.hidden = quiet.hidden = none.hidden = true;
+  let firings = null; // unknown before all answers are read
+  off.hidden = quiet.hidden = unmatched.hidden = none.hidden = true;
   firingTable.hidden = historyTable.hidden = true;
 
   function offer(sources) {
@@ -165,11 +166,12 @@ export function alertsView({ query, remember }) {
       offer(data.sources);
       firingList.show(data.firing, (row) => keyOf(row.latest));
       firingTable.hidden = !data.firing.length;
-      firings = data.firing.length;
+      firings = data.complete ? data.firing_total + data.exhausted_total : null;
+      unmatched.hidden = data.firing.length > 0 || !firings;
       showQuiet();
       historyList.show(data.recent, (row) => `${keyOf(row)} ${row.time} ${row.window?.start}`);
       historyTable.hidden = !data.recent.length;
-      none.hidden = data.total > 0;
+      none.hidden = data.total > 0 || !data.complete;
       const rest = data.complete ? "" : "; earlier ones are still being read";
       setText(matching, data.total ? `${plural(data.recent.length, "alert")} shown of the ${count(data.matching)} that match${rest}` : rest.slice(2));
     },

@@ -15,7 +15,7 @@ import { standingForm } from "./standing_form.js";
 import { promise } from "./stream_table.js";
 
 const MOST_SOURCES = 500;
-const FACTS = ["Cost", "Left of the source", "Accuracy promised", "Charged answers", "Calibration"];
+const FACTS = ["Cost", "Left of the budget", "Accuracy promised", "Charged answers", "Calibration"];
 const AGAINST = [["epsilon", "against ε"], ["cutoff", "against charged answers"]];
 
 /** Format the number of windows for which a standing stream's error bound holds. */
@@ -212,7 +212,7 @@ export function planView({ query, session }) {
       found.calibration.cutoff ? count(found.calibration.cutoff) : "one charge pays for all",
       found.calibration.method,
     ]);
-    const sentences = [`${affordable ? "The source can pay for it" : "The source cannot pay for it"}; α ${bound(found.calibration.alpha)} for ${plural(promisedAnswers(found.compared[0]?.kind ?? kind.value, found.calibration), "answer")}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
+    const sentences = [`${affordable ? "The budget can pay for it" : "The budget cannot pay for it"}; α ${bound(found.calibration.alpha)} for ${plural(promisedAnswers(found.compared[0]?.kind ?? kind.value, found.calibration), "answer")}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
     if (found.compared.length) {
       sentences.push(describeChoice(found.compared));
     }
