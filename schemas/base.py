@@ -193,6 +193,13 @@ class Amount(Event, wire_omits={"rho"}, wire_omits_defaults=True):
     delta: float
     rho: float | None = None
 
+    def minimum_with(self, other: Amount) -> Amount:
+        """Return the lesser of what two budgets of one accountant have left."""
+        epsilon = min(self.epsilon, other.epsilon)
+        if self.rho is None or other.rho is None:
+            return Amount(epsilon=epsilon, delta=min(self.delta, other.delta))
+        return Amount(epsilon=epsilon, delta=max(self.delta, other.delta), rho=min(self.rho, other.rho))
+
 
 class Position(Event):
     """Topic, partition and offset of an event."""

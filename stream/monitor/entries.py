@@ -96,6 +96,8 @@ IDLE_SECONDS = 2 * max(RATE_WINDOWS)
 """Seconds without a new record after which a stream's activity is packed."""
 SLOTS_PER_WINDOW = 12
 MAX_TIMELINE_POINTS = 64
+STALL_SECONDS = 15.0
+"""Seconds for which a closed window may be without an answer, because workers report totals only every few seconds."""
 NEARLY_DRY_SHARE = 0.1
 """Largest share of charged answers left with which an open stream counts as nearly dry."""
 

@@ -109,7 +109,8 @@ async def test_population_and_allotment_changes_are_confirmed_and_once(open_page
         await form.get_by_role("button", name="Allot…").click()
         effect = "carl, dora share ε 2 and the budget's δ of population consumers"
         await expect(page.get_by_role("dialog")).to_contain_text(effect)
-        await confirm_dialog(page, "Allot to", expected="It is allotted")
+        await expect(page.get_by_role("dialog")).to_contain_text("Allot ε 2 of consumers to grid-team?")
+        await confirm_dialog(page, "Allot ε 2", expected="It is allotted")
         await expect(row_of(page, "Allotments", "grid-team")).to_contain_text("carl, dora")
     kinds = [type(one) for one in scene.requested]
     assert kinds == [RegisterPopulation, JoinPopulation, Allot]
@@ -136,7 +137,7 @@ async def test_request_with_a_lost_response_is_repeated_under_its_id(
         await form.get_by_label("ε", exact=True).fill("1")
         await form.get_by_role("button", name="Allot…").click()
         dialog = page.get_by_role("dialog")
-        await dialog.get_by_role("button", name="Allot to").click()
+        await dialog.get_by_role("button", name="Allot ε 1").click()
         await expect(dialog.get_by_role("alert")).to_contain_text("does not answer")
         await dialog.get_by_role("button", name="Send again").click()
         await expect(dialog.get_by_role("alert")).to_contain_text("It is allotted")
@@ -172,6 +173,17 @@ async def test_used_up_population_is_shown_with_its_sources(open_page: OpenPage)
             await page.goto(f"{address}/#/{place}")
             await expect(page.get_by_text(said)).to_have_count(1)
             await expect(page.get_by_text(said)).to_be_visible()
+
+
+async def test_allotment_beyond_its_source_shows_what_can_be_spent(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.driver.register(values("vitals", 8.0))
+    scene.driver.allot("ana", 9.0, source="vitals")
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "people")
+        await expect(row_of(page, "Allotments", "ana")).to_contain_text("ε 8 (89%): the source has no more")
+        keep_screenshot("allotments.png", await page.screenshot(full_page=True))
 
 
 async def test_left_is_rounded_down_and_only_exact_shares_are_whole(open_page: OpenPage) -> None:

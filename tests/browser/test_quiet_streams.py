@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
 
+from schemas.windows import format_moment
 from tests.browser.conftest import OpenPage
-from tests.browser.scene import CENSUS, VIEWER, Scene, above, values
+from tests.browser.scene import CENSUS, OPERATOR, VIEWER, VISITS, Scene, above, values
+from tests.builders import stream
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+
+def keep(name: str, picture: bytes) -> None:
+    if folder := os.environ.get("SOTTO_SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder, name).write_bytes(picture)
 
 
 def fact(page: Page, name: str) -> Any:
@@ -68,6 +78,46 @@ async def test_suggested_question_is_one_that_the_stream_accepts(
     async with scene.served() as address:
         page = await open_page(address, "streams/quiet", VIEWER)
         await expect(page.get_by_text(f"sotto ask quiet {options}")).to_be_visible()
+
+
+async def test_stream_charged_once_is_said_to_be_charged_once(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.driver.register(CENSUS, {"age": [30, 40] * 50, "sex": ["F", "M"] * 50})
+    mechanism = {"kind": "histogram", "attributes": ["sex"]}
+    scene.driver.open(
+        {"stream": "cells", "source": "census", "epsilon": 1.0, "mechanism": mechanism}, acknowledge=True
+    )
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=cells", OPERATOR)
+        await page.get_by_role("button", name="Ask", exact=True).first.click()
+        await expect(page.locator(".cost")).to_contain_text("It cost ρ")
+        await expect(page.locator(".cost")).to_contain_text(", once for all answers of the stream.")
+        await page.goto(f"{address}/#/streams/cells")
+        answered = "1 answer from the release; one charge pays for all of them"
+        await expect(fact(page, "Answered")).to_have_text(answered)
+        await expect(page.locator(".big")).to_have_text("Charged once")
+        await expect(page.get_by_text("charged answers so far")).to_be_hidden()
+        keep("charged-once.png", await page.screenshot(full_page=True))
+
+
+async def test_stream_of_a_stalled_topic_has_no_forecast(open_page: OpenPage) -> None:
+    scene = Scene()
+    visits = {name: value for name, value in VISITS.items() if name not in {"unit", "period", "ahead"}}
+    scene.driver.register({**visits, "clock": "broker"})
+    begins = format_moment(int((scene.now - 900) // 60 * 60_000))
+    standing = {"by": ["zone"], "window": {"size": "1m"}, "begins": begins}
+    counts = stream("counts", "visits", mechanism={"kind": "laplace", "answers": 400}, standing=standing)
+    scene.driver.open(counts, acknowledge=True)
+    scene.flow()
+    scene.show_services()
+    scene.monitor.clock = lambda: scene.now + 600.0
+    async with scene.served() as address:
+        page = await open_page(address, "streams/counts", OPERATOR)
+        await expect(fact(page, "Runs dry in")).to_have_text(
+            re.compile("^unknown; not asked since .*, no feed runs$")
+        )
+        keep("stalled.png", await page.screenshot(full_page=True))
 
 
 async def test_counts_have_whole_numbers_on_their_axis(open_page: OpenPage) -> None:

@@ -161,7 +161,7 @@ def show_budget(
         show_table(
             f"{format_count(len(allotments), 'allotment')}, limited by the budget",
             ["allotment", "analysts", "may have", "granted", "spent", "left", "streams"],
-            [_allotment_row(one) for one in sorted(allotments, key=lambda one: one.allotment)],
+            [_allotment_row(one, record) for one in sorted(allotments, key=lambda one: one.allotment)],
         )
 
 
@@ -210,9 +210,10 @@ def _period_line(period: Period) -> str:
     return f"period {period.number} ends at {ends} UTC{over}: {period.meaning}"
 
 
-def _allotment_row(record: AllotmentRecord) -> list[str]:
+def _allotment_row(record: AllotmentRecord, budget: SourceRecord | PopulationRecord) -> list[str]:
     price = f"ε {record.epsilon:.6g}" + (f", δ {record.delta:.2g}" if record.delta else "")
-    figures = [*map(format_amount, (record.granted, record.spent)), format_left(record.left)]
+    left = record.left.minimum_with(budget.left)
+    figures = [*map(format_amount, (record.granted, record.spent)), format_left(left)]
     return [record.allotment, ", ".join(record.analysts), price, *figures, str(record.streams)]
 
 

@@ -240,6 +240,7 @@ class AllotmentRow(ApiModel):
     refunded: Amount
     left: Amount
     left_share: float
+    limited: Annotated[bool, Field(description="True if the allotment has more left than the budget.")]
     streams: int
     period: PeriodView | None
     meaning: Annotated[str, Field(description="Its guarantee as a sentence.")]

@@ -7,6 +7,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import islice
 from math import fsum
 from typing import Any, Final
@@ -148,22 +149,31 @@ def _population_row(record: PopulationRecord, updated: float) -> PopulationRow:
 
 
 def _allotment_row(tables: MonitorTables, record: AllotmentRecord) -> AllotmentRow:
-    total = total_amount(record.epsilon, record.delta, _accountant_of(tables, record))
+    accountant, budgets = _budgets_of(tables, record)
+    total = total_amount(record.epsilon, record.delta, accountant)
+    left = reduce(Amount.minimum_with, budgets, record.left)
     return AllotmentRow.from_record(
         record,
         total=total,
-        left_share=left_share(record.left, total),
+        left=left,
+        left_share=left_share(left, total),
+        limited=left != record.left,
         period=period_view(record.period),
         meaning=describe_guarantee(record.period),
     )
 
 
-def _accountant_of(tables: MonitorTables, record: AllotmentRecord) -> str:
-    if record.source is not None:
-        entry = tables.sources.get(record.source)
-        return "pure" if entry is None else entry.record.source.accountant
-    known = tables.populations.get(record.population or "")
-    return "pure" if known is None else known[0].population.accountant
+def _budgets_of(tables: MonitorTables, record: AllotmentRecord) -> tuple[str, list[Amount]]:
+    """Return an allotment's accountant, and what the budgets that limit it have left."""
+    found = []
+    population = record.population
+    if (entry := tables.sources.get(record.source or "")) is not None:
+        found.append((entry.record.source.accountant, entry.record.left))
+        population = entry.record.population
+    if (known := tables.populations.get(population or "")) is not None:
+        found.append((known[0].population.accountant, known[0].left))
+    accountant = found[0][0] if found else "pure"
+    return accountant, [left for its_accountant, left in found if its_accountant == accountant]
 
 
 def build_spending_view(tables: MonitorTables, query: SpendingQuery) -> Spending:

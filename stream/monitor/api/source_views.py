@@ -43,7 +43,7 @@ from stream.monitor.api.views import (
     stream_rates,
     stream_row_with_periods,
 )
-from stream.monitor.entries import PeriodsByName, SourceEntry, StreamEntry
+from stream.monitor.entries import STALL_SECONDS, PeriodsByName, SourceEntry, StreamEntry
 from stream.monitor.monitor_tables import MonitorTables
 from stream.privacy.accuracy.source_facts import questions_per_window
 
@@ -288,8 +288,6 @@ _STREAM_KEYS: dict[StreamSort, Callable[[StreamEntry, float], _Key]] = {
 
 FEED_STREAMS: Final = 8
 """Number of streams from which a feed's progress is computed: those with the latest answers."""
-STALL_SECONDS: Final = 15.0
-"""Seconds for which a closed window may be without an answer, because workers report totals only every few seconds."""
 
 
 def build_feed_view(tables: MonitorTables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:

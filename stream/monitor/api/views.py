@@ -21,6 +21,7 @@ from schemas import (
     moment_ms,
     split_period_name,
 )
+from schemas.windows import span_ms
 from schemas.wire import MalformedEventError
 from stream.budget.standing_streams import promised_windows
 from stream.formatting import describe_bound, describe_promise_bound
@@ -42,6 +43,7 @@ from stream.monitor.api.service_models import WorkersView
 from stream.monitor.budget_history import History, numbers_to_amount
 from stream.monitor.entries import (
     RATE_WINDOWS,
+    STALL_SECONDS,
     PeriodsByName,
     Series,
     SourceEntry,
@@ -85,8 +87,7 @@ def find_source(tables: MonitorTables, name: str) -> SourceEntry:
 
 def find_stream(tables: MonitorTables, name: str) -> tuple[StreamEntry, SharedGrant]:
     """Return a stream's entry and grant; raise a 404 if it is unknown."""
-    entry = tables.streams.get(name)
-    if entry is None or entry.grant is None:
+    if (entry := tables.streams.get(name)) is None or entry.grant is None:
         raise unknown_name_error("stream", name, tables.streams)
     return entry, entry.grant
 
@@ -108,8 +109,7 @@ def overview(
         ready=ready,
         sources=len(tables.source_periods),
         sources_halted=sum(
-            (entry := tables.sources.get(name)) is not None and entry.record.state == "halted"
-            for name in tables.source_periods
+            one.record.state == "halted" for one in map(tables.sources.get, tables.source_periods) if one
         ),
         streams=StreamCounts.model_validate(totals.states),
         nearly_dry=totals.nearly_dry,
@@ -166,8 +166,7 @@ def stream_row_with_periods(tables: MonitorTables, entry: StreamEntry, now: floa
     row = stream_row(tables, entry, now)
     if (periods := periods_of(tables.stream_periods, row.stream)) is None:
         return row
-    latest = tables.streams[periods.latest]
-    current = stream_row(tables, latest, now)
+    current = stream_row(tables, tables.streams[periods.latest], now)
     return row.model_copy(update={"periods": periods, "current": current})
 
 
@@ -256,13 +255,16 @@ def seconds_until_exhausted(tables: MonitorTables, entry: StreamEntry, now: floa
 
     A younger stream's rate is measured since its opening. A burst is no rate: in the ten minutes there must be at least
     five charged answers, the first and the last at least a minute apart. With the broker's clock, the share of charged
-    answers so far is applied to the windows to come: the rate would be too high while a feed catches up.
+    answers so far is applied to the windows to come, unless one is overdue: its feed may refuse the topic.
     """
     left = entry.tops_left
     if entry.state != "open" or left is None or not entry.answered:
         return None
-    if (questions_per_second := _standing_questions_per_second(tables, entry)) is not None:
-        return left * entry.answered / (entry.tops * questions_per_second) if entry.tops else None
+    if (pace := _standing_pace(tables, entry)) is not None:
+        seconds_per_question, longest_gap = pace
+        is_overdue = now - (entry.last_answered or now) > longest_gap
+        answers_left = left * entry.answered / entry.tops if entry.tops else None
+        return None if is_overdue or answers_left is None else answers_left * seconds_per_question
     if entry.is_idle or (activity := entry.activity) is None:
         return None
     series = activity.windows[_TEN_MINUTES_INDEX]
@@ -277,8 +279,8 @@ def seconds_until_exhausted(tables: MonitorTables, entry: StreamEntry, now: floa
     return left * age / charges
 
 
-def _standing_questions_per_second(tables: MonitorTables, entry: StreamEntry) -> float | None:
-    """Return how many questions a second Sotto asks a stream with windows of the broker's clock; else None."""
+def _standing_pace(tables: MonitorTables, entry: StreamEntry) -> tuple[float, float] | None:
+    """Return the seconds for each question of a stream with the broker's clock, and the most between two windows."""
     source_entry = None if entry.grant is None else tables.sources.get(entry.grant.source)
     if source_entry is None or source_entry.record.source.kind != "events":
         return None
@@ -288,8 +290,8 @@ def _standing_questions_per_second(tables: MonitorTables, entry: StreamEntry) ->
         return None
     if spec.standing is None or not isinstance(source, EventsSource) or source.clock != "broker":
         return None
-    questions = questions_per_window(source, spec.mechanism, spec.standing)
-    return 1000.0 * questions / spec.standing.window.every_ms
+    every, idle = spec.standing.window.every_ms / 1000, span_ms(source.idle) / 1000
+    return every / questions_per_window(source, spec.mechanism, spec.standing), every + idle + STALL_SECONDS
 
 
 def stream_row(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamRow:
@@ -367,8 +369,7 @@ def build_stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -
     source_entry = tables.sources.get(record.spec.source)
     standing = record.spec.standing
     position = entry.position if entry.position is not None and entry.position.offset >= 0 else None
-    activity = entry.activity
-    timeline = activity.timeline if activity is not None else ()
+    timeline = activity.timeline if (activity := entry.activity) is not None else ()
     declared = None if standing is None or source_entry is None else decode_definition(tables, source_entry)
     return StreamDetail(
         row=stream_row_with_periods(tables, entry, now),
@@ -391,8 +392,7 @@ def build_stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -
 
 
 def _rate(series: Series, seconds: int, now: float, answered: int, tops: int) -> Rate:
-    before = series.row_at(now - seconds)
-    if before is None:
+    if (before := series.row_at(now - seconds)) is None:
         return Rate(window_seconds=seconds, above=0.0, below=0.0)
     above = max(tops - before[2], 0.0)
     below = max(answered - before[1] - above, 0.0)

@@ -1,4 +1,4 @@
-// Dialogs that extend, halt and close: each asks for confirmation and keeps its request id for every attempt.
+// Dialogs that extend, halt and close: each asks for confirmation.
 
 import { send } from "./api.js";
 import { confirm, receiptLine } from "./confirm.js";
@@ -71,7 +71,6 @@ export function actionButton(kind, subject, session) {
 /** Open the dialog of an action. */
 function ask(kind, subject, session) {
   const action = ACTIONS[kind];
-  const request = crypto.randomUUID();
   const fields = action.fields.map((one) => ({
     ...one,
     id: `action-${one.name}`,
@@ -87,7 +86,7 @@ function ask(kind, subject, session) {
     danger: kind !== "extend",
     needs: action.needs ?? "operator",
     prepare: () => fields.map(({ text, number, required, control }) => (number ? wrongNumber(text, control.value.trim(), required) : null)).find(Boolean) ?? null,
-    async perform(token) {
+    async perform(token, request) {
       const given = fields.filter(({ control }) => control.value.trim()).map(({ name, number, control }) => [name, number ? Number(control.value) : control.value.trim()]);
       const receipt = await send(action.path, token, { method: "POST", body: { kind, request, ...subject, ...Object.fromEntries(given) } });
       return `${describeEffect(action, receipt)}\n${receiptLine(receipt)}`;

@@ -24,7 +24,7 @@ function allotmentRow() {
       setText(who, row.analysts.join(", "));
       setText(figures[0], amount(row.total));
       setText(figures[1], amount(row.granted));
-      setText(figures[2], `${amount(row.left, true)} (${percent(row.left_share)})`);
+      setText(figures[2], `${amount(row.left, true)} (${percent(row.left_share)})${row.limited ? `: ${row.source === null ? "the population" : "the source"} has no more` : ""}`);
       figures[2].toggleAttribute("data-low", row.left_share < 0.1);
       setText(streams, count(row.streams));
       setText(meaning, capital(row.meaning));
@@ -50,14 +50,13 @@ export function allotmentTable() {
 
 /** Open a confirmation dialog, which sends one request with one id. */
 function act(session, { verb, subject, name, effect, path, body, done }) {
-  const request = crypto.randomUUID();
   return confirm({
     session,
     verb,
     subject,
     name,
     effect,
-    async perform(token) {
+    async perform(token, request) {
       const receipt = await send(path, token, { method: "POST", body: { request, ...body } });
       return `${done}${receipt.meaning ? ` ${capital(receipt.meaning)}.` : ""}\n${receiptLine(receipt)}`;
     },
@@ -166,8 +165,8 @@ export function allotForm(session, { kind = "source", of = "" } = {}) {
       const body = given({ allotment: name.value.trim(), [owner.value]: whose.value.trim(), analysts: team.length ? team : undefined, epsilon: Number(epsilon.value), delta: typed(delta) });
       act(session, {
         verb: "Allot",
-        subject: "to",
-        name: body.allotment,
+        subject: amount({ epsilon: body.epsilon, delta: body.delta || 0, rho: null }),
+        name: `of ${whose.value.trim()} to ${body.allotment}`,
         effect: `${team.length ? `${team.join(", ")} share` : `${body.allotment} has`} ${amount({ epsilon: body.epsilon, delta: body.delta || 0, rho: null })}${body.delta === undefined ? " and the budget's δ" : ""} of ${owner.value} ${whose.value.trim()} from now on, in place of what this allotment had before. From then on, analysts without an allotment cannot open streams there.`,
         path: "/api/allotments",
         body,

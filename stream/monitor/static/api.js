@@ -65,10 +65,15 @@ function unexpected(response) {
   return { status: response.status, code: "internal", message: `The monitor answered with status ${response.status}.` };
 }
 
+/** Return a message without the quotes that a value has in JSON, but not in a form. */
+function unquoted(message) {
+  return message.replace("give one, without quotes", "give one with a decimal point, as 0.05").replace(/ in quotes, as '(.+)'/, ", as $1");
+}
+
 /** Return a problem's message with its invalid fields and the requested and remaining budget. */
 export function explain(problem, formatAmount) {
   const fields = problem.fields ?? [];
-  const lines = fields.length ? fields.map(({ field, message }) => `${field}: ${message}`) : [problem.message];
+  const lines = fields.length ? fields.map(({ field, message }) => `${field}: ${unquoted(message)}`) : [problem.message];
   if (problem.asked && problem.left) {
     lines.push(`${formatAmount(problem.asked)} asked, ${formatAmount(problem.left, true)} left`);
   }

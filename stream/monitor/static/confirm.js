@@ -8,8 +8,8 @@ import { may } from "./session.js";
 /**
  * Open a dialog; it is removed when it is closed.
  *
- * `fields` are controls with labels (`element` if one element has both), `prepare()` returns the problem of the fields or null, `perform(token)` sends the
- * request and returns the text to show. `danger` marks actions that cannot be undone; `onDone()` is called when the dialog closes after a success.
+ * `fields` are controls with labels (`element` if one element has both), `prepare()` returns the problem of the fields or null, `perform(token, request)`
+ * sends the request under this id and returns the text to show. `danger` marks actions that cannot be undone; `onDone()` is called when the dialog closes after a success.
  */
 export function confirm({ session, verb, subject, name, effect, details = [], fields = [], danger = false, needs = "operator", prepare = () => null, perform, onDone = () => {} }) {
   const allowed = may(session, needs);
@@ -31,6 +31,7 @@ export function confirm({ session, verb, subject, name, effect, details = [], fi
   );
   const dialog = make("dialog", { "aria-labelledby": "action-title" }, form);
   let isDone = false;
+  let request = crypto.randomUUID();
   dialog.addEventListener("close", () => {
     dialog.remove();
     if (isDone) {
@@ -69,7 +70,7 @@ export function confirm({ session, verb, subject, name, effect, details = [], fi
     button.disabled = true;
     tell("Waiting for the ledger…", "waiting");
     try {
-      tell(await perform(used), "done");
+      tell(await perform(used, request), "done");
       isDone = true;
       button.remove();
       setText(cancel, "Done");
@@ -78,8 +79,11 @@ export function confirm({ session, verb, subject, name, effect, details = [], fi
       tell(refusal(error, needs), "refused");
       setText(button, error.retriable ? "Send again" : `${verb} ${subject}`);
       button.disabled = false;
-      if (error.problem?.code === "refused") {
-        button.remove(); // the ledger would refuse it again
+      if (error.problem?.code === "refused" && fields.length) {
+        request = crypto.randomUUID(); // the ledger would refuse the same request again
+        setText(button, "Try again");
+      } else if (error.problem?.code === "refused") {
+        button.remove();
       }
       freeze(error.retriable === true);
     }

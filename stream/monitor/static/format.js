@@ -39,7 +39,7 @@ const WORDS = {
   randomized_response: { charged: "charged answers", free: "responses", used: "responses" },
   histogram: RELEASE,
   lazy_histogram: RELEASE,
-  running_count: { charged: "charged counts", free: "free answers", used: "counts" },
+  running_count: { charged: "counts", free: "free answers", used: "counts" },
   sparse_project: RELEASE,
   pmw: { charged: "measured answers", free: "estimated answers", used: "measurements" },
   unknown_groups: ANSWERS,

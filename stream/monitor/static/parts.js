@@ -25,9 +25,9 @@ export function stateBadge() {
 }
 
 /** Say since when no window of a live topic was answered, and what may be the cause. */
-export function stallText({ source, since, feed_runs: runs }) {
+export function stallText({ since, feed_runs: runs }) {
   const last = since === null ? "not asked yet" : `not asked since ${time(since)}`;
-  return `${source}: ${last}, ${runs ? "feed or workers are behind, or refuse the topic: see their logs" : "no feed runs"}`;
+  return `${last}, ${runs ? "feed or workers are behind, or refuse the topic: see their logs" : "no feed runs"}`;
 }
 
 /** A bar of a budget: spent, granted but not spent, refunded, never granted. Its label has the same in words. */
@@ -77,7 +77,7 @@ export function burnLegend() {
   );
 }
 
-/** A bar of the charged answers that are used and that the grant pays for. */
+/** A bar of the charged answers that are used and that the grant pays for; "once" if one charge pays for all answers. */
 export function cutoffBar() {
   const text = make("span", { class: "figure" });
   const used = make("span");
@@ -85,11 +85,11 @@ export function cutoffBar() {
   const element = make("span", { class: "cutoff" }, text, track);
   return {
     element,
-    update({ tops, tops_left: left, cutoff, state }) {
+    update({ tops_left: left, cutoff, state }) {
       const limited = cutoff !== null;
-      // An answer with an alpha costs more or less than one charge, so `tops` may differ from the used charges.
-      const charges = limited ? cutoff - left : tops;
-      setText(text, limited ? `${count(charges)} of ${count(cutoff)}` : `${count(charges)}, no limit`);
+      // An answer with an alpha costs more or less than one charge, so the charged answers may differ from the used charges.
+      const charges = cutoff - left;
+      setText(text, limited ? `${count(charges)} of ${count(cutoff)}` : "once");
       track.hidden = !limited;
       if (limited) {
         used.style.width = `${(charges / cutoff) * 100}%`;

@@ -18,7 +18,6 @@ export function refreshButton(source, session) {
 }
 
 function ask(source, session) {
-  const request = crypto.randomUUID();
   const affected = make("div", { class: "affected", "aria-live": "polite" }, make("p", { class: "quiet" }, "Reading the affected streams…"));
   const all = flag("Close all of its streams");
   let streams = null;
@@ -39,7 +38,7 @@ function ask(source, session) {
     fields: [all],
     danger: true,
     prepare: () => (streams === null ? unread : null),
-    async perform(token) {
+    async perform(token, request) {
       const body = { kind: "refresh", request, source, close: all.control.checked };
       const receipt = await send("/api/refreshes", token, { method: "POST", body });
       return `The source has version ${receipt.version} of its data; the workers of its streams follow within moments.\n${receiptLine(receipt)}`;

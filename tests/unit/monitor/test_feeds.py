@@ -158,6 +158,15 @@ def test_dry_in_of_windows_ignores_that_a_feed_catches_up() -> None:
     assert row.dry_in == pytest.approx((200 - 24) / 3 * 3 * 3600)
 
 
+def test_dry_in_is_unknown_while_a_window_is_overdue() -> None:
+    """A feed that refuses the topic asks nothing more; windows of three hours follow each other within 3 h 15 s + 30 s."""
+    found = open_installation(MECHANISMS[0], WHOLE | {"clock": "broker", "idle": "30s"})
+    found.show(status(found, "late", 3, 3, 1))
+    for passed, is_known in ((3 * 3600.0 + 45.0, True), (3 * 3600.0 + 46.0, False)):
+        row = views.stream_row(found.tables, found.tables.streams["late"], found.now + passed)
+        assert (row.dry_in is not None) == is_known
+
+
 def test_lag_leaves_out_transaction_markers_of_feeds() -> None:
     """A feed's marker at the end of the queries is no waiting question; two offsets are. One may be if it is unknown who asked."""
     for found, marker in ((open_installation(MECHANISMS[0]), 0), (Installation(), 1)):

@@ -60,6 +60,20 @@ async def test_analyst_gets_no_more_than_allotment() -> None:
     assert (row["granted"]["epsilon"], row["left"]["epsilon"], row["streams"]) == (3.0, 0.0, 3)
 
 
+async def test_allotment_has_no_more_left_than_its_budget() -> None:
+    """The source of ε 10 has 1 left for ana's 3, and its population then only 0.5 of its 9.5."""
+    installation = installation_with_allotment()
+    installation.driver.open(spec("own", epsilon=8.0), acknowledge=True)
+    for budget, left in ((None, 1.0), ({"population": "patients", "epsilon": 9.5}, 0.5)):
+        if budget is not None:
+            installation.driver.register_population(budget)
+            installation.driver.join("feed", "patients")
+        installation.flow()
+        async with installation.web() as client:
+            (row,) = (await get(client, "/api/allotments", analyst="ana"))["items"]
+        assert (row["left"]["epsilon"], row["left_share"], row["limited"]) == (left, pytest.approx(left / 3), True)
+
+
 async def test_analyst_without_allotment_cannot_open() -> None:
     installation = Installation()
     installation.open(spec("others"))

@@ -89,7 +89,7 @@ function stalledLine() {
   return {
     element: make("p", {}, element),
     update(row) {
-      setText(element, stallText(row));
+      setText(element, `${row.source}: ${stallText(row)}`);
       setAttribute(element, "href", route("sources", [row.source]));
     },
   };

@@ -83,14 +83,14 @@ function card(title, answer, price, sentences, warnings, labels, table) {
     warnings.map((text) => make("p", { class: "reason" }, `Warning: ${text}`)),
     chart?.element,
     table,
-    make("p", { class: "cost" }, [describeCost(price), ...sentences, spent].filter(Boolean).join(" ")),
+    make("p", { class: "cost" }, [describeCost(price, answer), ...sentences, spent].filter(Boolean).join(" ")),
   );
   return { element, close: () => chart?.close() };
 }
 
-function describeCost({ cost, charged }) {
+function describeCost({ cost, charged }, { basis }) {
   if (cost.epsilon > 0 || cost.rho > 0 || cost.delta > 0) {
-    return `It cost ${amount(cost)}.`;
+    return `It cost ${amount(cost)}${basis === "release" ? ", once for all answers of the stream" : ""}.`;
   }
   return charged ? `It used up ${plural(charged, "charged answer")}; such a stream counts as spent in full from its first answer on.` : "It cost nothing.";
 }

@@ -72,7 +72,7 @@ export function overviewView() {
     tiles.lag.update(overview.lag === null ? "–" : lag(overview), plural(overview.workers, "worker") + unclear, overview.workers === 0);
     tiles.rejected.update(count(overview.rejected), overview.rejected ? "see why" : "no question refused", overview.rejected > 0);
     tiles.stalled.element.hidden = !overview.stalled.length;
-    tiles.stalled.update(count(overview.stalled.length), overview.stalled.map(stallText).join("; "), true);
+    tiles.stalled.update(count(overview.stalled.length), overview.stalled.map((one) => `${one.source}: ${stallText(one)}`).join("; "), true);
     const history = overview.history;
     const shown = (kind, name, value) => ({
       series: [{ name, kind, area: true, points: ratesOf(history, value) }],

@@ -5,7 +5,7 @@ import { Chart, ratesOf } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { ago, amount, capital, count, countOf, duration, mechanism, percent, periodText, plural, rate, rateOver, time, words } from "../format.js";
 import { CHARGED_BY_WINDOW, promisedAnswers, SPECS } from "../mechanisms.js";
-import { card, cutoffBar, emptyState, facts, stateBadge } from "../parts.js";
+import { card, cutoffBar, emptyState, facts, stallText, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { answerHistory } from "./history.js";
 import { promise } from "./stream_table.js";
@@ -15,6 +15,8 @@ const FACTS = ["Source", "Mechanism", "Standing query", "Accuracy promised", "Re
 
 export function streamView({ names: [name], session }) {
   let source = "";
+  let stalls = [];
+  let latest = null;
   const state = stateBadge();
   const subject = () => ({ source, stream: name });
   const kinds = ["extend", "halt", "close"];
@@ -85,6 +87,7 @@ export function streamView({ names: [name], session }) {
 
   function show({ row, source_kind: of, spec, calibration, incarnation, position, timeline: points, standing, first_answer: first, missed_events: missed, windows, period: length }) {
     source = row.source;
+    const stall = stalls.find((one) => one.source === source || source.startsWith(`${one.source}@`)) ?? null;
     state.update(row);
     kinds.forEach((kind, index) => {
       buttons[index].hidden = !applies(kind, row) || (kind === "extend" && (row.cutoff === null || row.period_of !== null || row.periods !== null));
@@ -92,7 +95,7 @@ export function streamView({ names: [name], session }) {
     asking.hidden = row.state !== "open" || row.ending !== null || standing !== null;
     setText(reason, describeReason(row));
     reason.hidden = !reason.textContent;
-    period.update(row);
+    period.update(row, stall);
     glance.hidden = overTime.hidden = perSecond.hidden = row.current !== null; // a model answers nothing itself
     history.element.hidden = row.current !== null;
     if (row.current === null) {
@@ -104,7 +107,8 @@ export function streamView({ names: [name], session }) {
     }
     tops.update(row);
     const called = words(row.mechanism);
-    setText(used, `${called.used} used `);
+    setText(used, row.cutoff === null ? "Charged " : `${called.used} used `);
+    timeline.element.hidden = row.cutoff === null;
     setText(heads[0], `${capital(called.charged)} per second`);
     setText(heads[1], `${capital(called.free)} per second`);
     timeline.rename(`${capital(called.charged)} so far`);
@@ -122,7 +126,7 @@ export function streamView({ names: [name], session }) {
       row.current !== null ? "nothing: its periods do" : `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,
       amount(row.refunded),
       row.current !== null ? "nothing: its periods are asked" : describeAnswers(row),
-      row.current !== null ? "never" : describeExhaustion(row, standing !== null),
+      row.current !== null ? "never" : describeExhaustion(row, standing !== null, stall),
       row.opened === null ? "unknown" : time(row.opened),
       describeLastAnswer(row.current ?? row),
     ]);
@@ -161,7 +165,12 @@ export function streamView({ names: [name], session }) {
     connections: [{ views: ["overview", "stream"], query: { stream: name } }],
     show(view, data) {
       if (view === "stream") {
-        show(data);
+        latest = data;
+      } else if (view === "overview") {
+        stalls = data.stalled;
+      }
+      if (latest !== null) {
+        show(latest);
       }
     },
     close() {
@@ -195,9 +204,12 @@ function describeReason({ state, reason, refused, updated }) {
   return `${state === "open" ? "Ending" : state}: ${reason}`;
 }
 
-function describeExhaustion({ state, mechanism, dry_in: left, opened, tops_left: charges }, isStanding) {
+function describeExhaustion({ state, mechanism, dry_in: left, opened, tops_left: charges }, isStanding, stall) {
   if (state !== "open") {
     return state === "exhausted" ? "it is exhausted" : "it has ended";
+  }
+  if (stall !== null) {
+    return `unknown; ${stallText(stall)}`;
   }
   if (left === null && isStanding && charges !== null && CHARGED_BY_WINDOW.includes(mechanism)) {
     return `unknown yet; ${plural(charges, "charged answer is", "charged answers are")} left`;
@@ -225,6 +237,9 @@ function describeAnswers(row) {
   const called = words(kind);
   const promised = promisedOf(row);
   const more = answered > promised && !["randomized_response", "pmw"].includes(kind) ? `; more than the ${plural(promised, "answer")} for which α is promised: each further answer makes a larger error more probable` : "";
+  if (row.cutoff === null || kind === "running_count") {
+    return `${countOf(answered, row.cutoff === null ? called.free : called.charged)}; one charge pays for all of them${more}`;
+  }
   return `${count(answered)}: ${countOf(tops, called.charged)}, ${countOf(answered - tops, called.free)}${more}`;
 }
 
@@ -250,7 +265,7 @@ function latestPeriod() {
   element.hidden = true;
   return {
     element,
-    update({ stream, mechanism: kind, periods, current }) {
+    update({ stream, mechanism: kind, periods, current }, stall) {
       element.hidden = current === null;
       if (current !== null) {
         if (!parts[0].isConnected) {
@@ -265,7 +280,7 @@ function latestPeriod() {
         figures.update([
           describeAnswers(current),
           `${amount(current.spent)} of ${amount(current.cost)}`,
-          describeExhaustion(current, true),
+          describeExhaustion(current, true, stall),
           describeLastAnswer(current),
         ]);
         setText(all, `All ${plural(periods.count, "period")}`);

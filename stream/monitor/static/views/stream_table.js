@@ -67,7 +67,7 @@ function row(withSource, inPeriods) {
       setAttribute(state.element, "title", stream.refused ?? stream.reason);
       setText(kind, mechanism(stream.mechanism));
       tops.update(stream);
-      setAttribute(tops.element, "title", `${words(stream.mechanism).used} used of those that its grant pays for`);
+      setAttribute(tops.element, "title", stream.cutoff === null ? "one charge pays for all answers" : `${words(stream.mechanism).used} used of those that its grant pays for`);
       above.update(stream.rates);
       below.update(stream.rates);
       setText(answered, count(stream.answered));
