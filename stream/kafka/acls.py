@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-from aiokafka.errors import KafkaConnectionError, for_code
+from aiokafka.errors import ClusterAuthorizationFailedError, KafkaConnectionError, for_code
 from aiokafka.protocol.admin import CreateAclsRequest
 
 from stream.kafka.client.broker_connections import SecurityError, connection_options, raise_if_refused
@@ -232,7 +232,9 @@ async def create_acls(settings: Settings, principal: str, access: Iterable[AclEn
             response = await client.send(client.get_random_node(), _request(principal, one))
             for code, message in response.creation_responses:
                 if code:
-                    reason = message or for_code(code).__name__
+                    error = for_code(code)
+                    refused = error is ClusterAuthorizationFailedError  # Kafka's message is a dump of the request
+                    reason = "this principal lacks Alter on the cluster" if refused else message or error.__name__
                     raise SecurityError(f"Kafka did not create the access control list: {reason}")
     finally:
         await client.close()

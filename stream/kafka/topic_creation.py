@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Final
 
@@ -220,6 +220,7 @@ class Inspection:
     """The differences that let Kafka delete records that must be kept."""
     hidden: list[str]
     """Topics whose configuration this principal may not read."""
+    replicas: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Inspection:
@@ -240,17 +241,21 @@ async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole
         ),
     ]
     deleting = [lost for one in read for lost in retention_differences(one, actual[one.name])]
-    return Inspection(differences, deleting, [one.name for one in wanted if one not in read])
+    return Inspection(differences, deleting, [one.name for one in wanted if one not in read], found.replicas)
 
 
 async def check_topics(settings: Settings) -> list[Difference]:
-    """Compares all topics with their layout; the principal needs DescribeConfigs.
+    """Compares all topics with their layout and number of replicas; the principal needs DescribeConfigs.
 
     TopicsError as for `read_topics`, or if a configuration may not be read.
     """
     inspected = await inspect_topics(settings)
     require_readable(inspected.hidden, {})
-    return inspected.differences
+    async with admin_client(settings) as admin:
+        wanted = (await brokers_and_replication(admin, settings))[1]
+    fewer = ((name, min(found)) for name, found in inspected.replicas.items() if min(found) < wanted)
+    lacking = [Difference(name, REPLICATION, str(wanted), str(count)) for name, count in fewer]
+    return lacking + inspected.differences
 
 
 async def delete_topics(settings: Settings) -> None:

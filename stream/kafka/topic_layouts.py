@@ -223,8 +223,8 @@ def format_differences(differences: Iterable[Difference]) -> str:
         remedies.append(PARTITIONS_REMEDY)
     if REPLICATION in settings:
         remedies.append(
-            "change replicas with kafka-reassign-partitions.sh, or leave --replication "
-            f"({variable_of('replication')}) out"
+            "change replicas with kafka-reassign-partitions.sh, or give the present number as --replication "
+            f"({variable_of('replication')})"
         )
     if settings - {PARTITIONS, REPLICATION}:
         remedies.append(

@@ -37,6 +37,7 @@ LARGEST_TIME: Final = 9_999_999_999_999
 
 _STAMP_SECONDS: Final = 5
 _LARGEST_STAMP: Final = 64 * 1024
+_CERTIFICATES_TAG: Final = 0xA0
 _EXTRA: Final = "timestamps"
 
 Offset = Annotated[int, Field(ge=0)]
@@ -194,7 +195,7 @@ class TimeStampAuthority:
         """
         builder = self._client.TimestampRequestBuilder().data(statement)
         request = builder.hash_algorithm(self._client.base.HashAlgorithm.SHA256).build()
-        content = self._send(request.as_bytes())
+        content = _sort_certificates(self._send(request.as_bytes()))
         try:
             response = self._client.decode_timestamp_response(content)
             given = (response.status, response.tst_info.nonce, response.tst_info.message_imprint.message)
@@ -219,6 +220,34 @@ class TimeStampAuthority:
         if len(content) > _LARGEST_STAMP:
             raise WitnessError(f"{self.name}: the answer is too large")
         return content
+
+
+def _sort_certificates(answer: bytes) -> bytes:
+    """Return a stamp with its certificates in DER's order, which OpenSSL does not keep and no signature covers."""
+    try:
+        [(_, start, end)] = _split_der(answer, 0, len(answer))
+        for position in (1, 1, 0):  # the token, its content, and the signed data
+            _, start, end = _split_der(answer, start, end)[position]
+        for tag, begin, stop in _split_der(answer, start, end):
+            if answer[tag] == _CERTIFICATES_TAG:
+                certificates = sorted(answer[first:last] for first, _, last in _split_der(answer, begin, stop))
+                return answer[:begin] + b"".join(certificates) + answer[stop:]
+    except (IndexError, ValueError):
+        pass  # no stamp: the decoder refuses it
+    return answer
+
+
+def _split_der(data: bytes, start: int, end: int) -> list[tuple[int, int, int]]:
+    """Return where each element begins, where its content begins, and where both end."""
+    elements = []
+    while start < end:
+        length, content = data[start + 1], start + 2
+        if length & 0x80:
+            first, content = content, content + (length & 0x7F)
+            length = int.from_bytes(data[first:content])
+        elements.append((start, content, content + length))
+        start = content + length
+    return elements
 
 
 class TimeStampVerifier:

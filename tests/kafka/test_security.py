@@ -371,6 +371,8 @@ def test_topics_command_creates_and_checks_topics_and_access_lists(kafka: Secure
     alice = kafka.user("alice", "by-hand")
     asyncio.run(in_force(alice, AclRole.PRODUCER))
     assert asyncio.run(writable(alice)) == {"queries"}
+    with pytest.raises(SecurityError, match=r": this principal lacks Alter on the cluster$"):
+        asyncio.run(create_acls(alice, "User:alice", role_access(alice)[AclRole.PRODUCER]))
 
 
 async def test_changed_topic_is_reported(matrix: SecuredKafka) -> None:

@@ -70,6 +70,16 @@ def test_create_reports_other_replication_for_every_topic(environment: dict[str,
     assert "kafka-reassign-partitions.sh" in refused.stderr
 
 
+def test_check_reports_topics_with_fewer_replicas(environment: dict[str, Any]) -> None:
+    """The wanted number is the setting's or, as for new topics, three or one per broker."""
+    fewer = run_sotto("topics", "check", **environment, SOTTO_REPLICATION="2")
+    assert (fewer.returncode, fewer.stdout) == (1, "")
+    for topic in layout(Topics(environment["SOTTO_PREFIX"])):
+        assert f"{topic.name} has replication=1, not 2" in fewer.stderr
+    assert "or give the present number as --replication (SOTTO_REPLICATION)" in fewer.stderr
+    assert run_sotto("topics", "check", **environment).returncode == 0
+
+
 async def test_create_gives_missing_topic_the_partitions_of_others(environment: dict[str, Any]) -> None:
     settings = settings_of(environment)
     missing = Topics(settings.prefix).partials

@@ -79,8 +79,8 @@ class WitnessChecks:
         """Return a sentence for each anchor that the trail lacks, and for each witness that is empty or not read."""
         return [
             *(
-                f"{name}: is empty beside a trail of {format_count(self._entries, 'entry', 'entries')}, so nothing was "
-                "compared with it; if it is new, start the budget service with it; otherwise its anchors were deleted"
+                f"{name}: is empty beside a trail of {format_count(self._entries, 'entry', 'entries')}, so nothing was compared with "
+                "it; if it is new, run the budget service with it for SOTTO_ANCHOR_SECONDS; otherwise its anchors were deleted"
                 for name, found in self._anchors.items()
                 if self._entries and not found
             ),

@@ -66,6 +66,20 @@ def test_stamp_proves_a_head_to_anyone_who_trusts_the_authority(
     assert b"Verification: OK" in done.stdout + done.stderr, done.stderr
 
 
+def test_stamps_with_certificates_in_any_order_are_kept(authority: TimeStampAuthority, tmp_path: Path) -> None:
+    """OpenSSL adds certificates as its file has them; DER, and the decoder, want the lesser one first."""
+    own, more = authority.roots, authority.folder / "more.pem"
+    with time_stamp_authority(tmp_path / "other") as other:
+        chains = [one.roots.read_text() for one in (authority, other)]
+    configuration = authority.folder / "authority.cnf"
+    configuration.write_text(configuration.read_text().replace(f"certs = {own}", f"certs = {more}"))
+    verifier = TimeStampVerifier(own)
+    for number, chain in enumerate((chains, chains[::-1]), 5):
+        more.write_text("".join(chain))
+        found = stamp_heads(authority, tmp_path, number)[-1]
+        assert verifier.find_time(found) is not None
+
+
 def test_stamper_refuses_answers_to_other_requests(authority: TimeStampAuthority, tmp_path: Path) -> None:
     """A replayed stamp, garbage and a refusal are errors, and nothing is written."""
     stamper = TimeStamper(authority.address, tmp_path / "stamps.jsonl")
