@@ -484,7 +484,7 @@ VISIT_ROWS: dict[str, Any] = {
 
 
 async def test_texts_are_listed_by_ward_and_median_is_a_date(open_page: OpenPage) -> None:
-    """Texts are listed with counts by ward, and without counts."""
+    """Texts are listed with counts by ward, and without counts; their stream offers no extension."""
     scene = Scene()
     scene.driver.register(VISITS, VISIT_ROWS)
     mechanisms: dict[str, dict[str, Any]] = {
@@ -511,6 +511,9 @@ async def test_texts_are_listed_by_ward_and_median_is_a_date(open_page: OpenPage
             "flu"
         )
         await expect(page.get_by_role("region", name=answer).first.locator("tbody tr")).to_have_count(4)
+        await page.goto(f"{address}/#/streams/counts")
+        await expect(page.get_by_role("button", name="Close stream…")).to_be_visible()
+        await expect(page.get_by_role("button", name="Extend stream…")).to_be_hidden()
         page = await open_page(address, "ask?stream=days", OPERATOR)
         await page.get_by_label("Ask", exact=True).select_option("quantile")
         await ask(page)

@@ -11,6 +11,7 @@ import { answerHistory } from "./history.js";
 import { promise } from "./stream_table.js";
 
 const WINDOWS = [[60, "last minute"], [600, "last 10 minutes"], [3600, "last hour"]];
+const NEVER_EXTENDED = ["running_count", "unknown_groups"]; // planned for exactly their number of answers
 const FACTS = ["Source", "Mechanism", "Standing query", "Accuracy promised", "Requested", "Extended by", "Cost", "Spent", "Refunded", "Answered", "Runs dry in", "Opened", "Last answer"];
 
 export function streamView({ names: [name], session }) {
@@ -90,7 +91,7 @@ export function streamView({ names: [name], session }) {
     const stall = stalls.find((one) => one.source === source || source.startsWith(`${one.source}@`)) ?? null;
     state.update(row);
     kinds.forEach((kind, index) => {
-      buttons[index].hidden = !applies(kind, row) || (kind === "extend" && (row.cutoff === null || row.period_of !== null || row.periods !== null));
+      buttons[index].hidden = !applies(kind, row) || (kind === "extend" && (row.cutoff === null || NEVER_EXTENDED.includes(row.mechanism) || row.period_of !== null || row.periods !== null));
     });
     asking.hidden = row.state !== "open" || row.ending !== null || standing !== null;
     setText(reason, describeReason(row));
