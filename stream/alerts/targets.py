@@ -167,7 +167,7 @@ class Alertmanager:
         end = alarm.resolved if alarm.resolved is not None else now + RESENDS_BEFORE_END * resend
         annotations = {
             "summary": f"{key.stream}: {group_text(key) or 'the stream'} is above its threshold",
-            "window": window_text(answer),
+            "window": window_text(answer) and f"{window_text(answer)} UTC",
             "estimate": estimate_text(answer),
             "threshold": self._sent[key].terms.threshold_text,
             "condition": self._sent[key].terms.condition or "",

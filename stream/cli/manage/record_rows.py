@@ -51,10 +51,7 @@ _ENDINGS = {"closed": "closing", "halted": "halting"}
 _COUNTED_CHARGES: Final = {
     "sparse_vector": ("'above' answers", "the threshold's noise"),
     "hypothesis": ("updates of the hypothesis", "the threshold's noise"),
-    "estimate": (
-        "measurements for a question",
-        "the threshold's noise, and on the measurements with which an estimate begins",
-    ),
+    "estimate": ("measurements for a question", "the threshold's noise, and on the estimate's first measurements"),
 }
 """What counts as a charged answer, and what ε is spent on beside it, by kind of calibration; for all others, each answer."""
 

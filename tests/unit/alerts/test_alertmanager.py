@@ -223,3 +223,4 @@ async def test_alarm_names_threshold_and_condition(setup: AlertmanagerSetup) -> 
     setup.alertmanager.add_answer(answer("above", 0), "flights", setup.now, known=False, terms=terms)
     [alert] = await setup.send_due()
     assert (alert["annotations"]["threshold"], alert["annotations"]["condition"]) == ("12,345.5", "delay >= 60")
+    assert alert["annotations"]["window"].endswith(" UTC")

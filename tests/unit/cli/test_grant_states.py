@@ -139,7 +139,7 @@ def test_stream_show_says_what_counts_as_charged(monkeypatch: pytest.MonkeyPatch
         "charged: counts 'above' answers; from the first answer on, ε is also spent on the threshold's noise"
         in shown
     )
-    assert "an estimate begins" not in shown
+    assert "first measurements" not in shown
     assert "charged: counts" not in run_connected("stream", "show", "t")
 
 

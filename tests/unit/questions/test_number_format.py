@@ -145,6 +145,11 @@ def test_column_of_group_numbers_is_named_by_the_question(question: dict[str, ob
     )
 
 
+def test_typical_error_of_an_unknown_question_has_no_unit() -> None:
+    """It may be that of a share."""
+    assert result_text.format_typical_error(answer(typical_error=0.012)) == "typical error about 0.012"
+
+
 def test_printed_answer_names_no_rest_of_a_stream_that_ended() -> None:
     """The rest of a closed stream is refunded; a ± in rows of rank is not printed beside a date."""
     closed = answer(outcome="halted", alpha=None, reason="closed on request", tops_left=3)

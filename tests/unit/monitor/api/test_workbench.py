@@ -21,7 +21,7 @@ from stream.monitor.api.question_routes import MAX_WAITING, Asker
 from stream.questions import Result
 from stream.settings import Settings
 from stream.tables.schema_proposals import READ_PARTS
-from tests.builders import source, stream
+from tests.builders import source, stream, topic_source
 from tests.unit.monitor.installation import (
     ANALYST,
     FEED,
@@ -191,6 +191,18 @@ async def test_plan_of_auto_names_the_opened_mechanism() -> None:
     assert curve["method"] == plan["calibration"]["method"]
     assert plan["uninformative"] is None
     assert useless["uninformative"].startswith("not informative: the expected error of a count")
+
+
+async def test_plan_of_a_live_stream_names_its_contribution_bound() -> None:
+    installation = Installation()
+    visits = topic_source("add-remove", 3, zone={"kind": "categories", "values": ["a", "b"]})
+    installation.driver.register(visits)
+    installation.flow()
+    standing = {"by": ["zone"], "window": {"size": "1h"}}
+    wanted = stream("new", visits["source"], "laplace", mechanism={"answers": 100}, standing=standing)
+    async with installation.web() as client:
+        [promise] = (await post(client, "/api/plan", wanted, VIEWER))["promises"]
+    assert f"of each '{visits['person']}' at most 3 events count in a window" in promise["remark"]
 
 
 async def test_part_of_a_curve_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
