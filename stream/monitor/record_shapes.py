@@ -247,6 +247,7 @@ class TrailShape(TrailEntryShape, frozen=True, gc=False):
     mechanism: str | None = None
     reason: str | None = None
     epsilon: float | None = None
+    delta: float | None = None
     asked: AmountShape | None = None
     left: AmountShape | None = None
     spent: AmountShape | None = None

@@ -156,6 +156,7 @@ class TrailRow(ApiModel):
     request: str | None
     reason: str | None
     epsilon: Annotated[float | None, Field(description="The requested ε.")]
+    delta: Annotated[float | None, Field(description="The requested δ; null for an allotment of the budget's δ.")]
     asked: Amount | None
     granted: Amount | None
     spent: Amount | None

@@ -295,7 +295,7 @@ _HEADERS: Final = {
     "Content-Disposition": 'attachment; filename="trail.csv"',
 }
 _AMOUNT_COLUMNS: Final = ("asked", "granted", "spent", "refunded", "left")
-_NUMBER_COLUMNS: Final = ("answers", "epsilon")
+_NUMBER_COLUMNS: Final = ("answers", "epsilon", "delta")
 _SINGLE_COLUMNS: Final = (
     *(name for name in TrailRow.model_fields if name not in {*_AMOUNT_COLUMNS, *_NUMBER_COLUMNS}),
     *_NUMBER_COLUMNS,

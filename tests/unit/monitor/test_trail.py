@@ -152,15 +152,25 @@ def test_trail_lists_requests_and_results_latest_first() -> None:
 
 async def test_trail_lists_and_exports_analysts_of_allotments() -> None:
     installation = installation_with_history()
-    installation.driver.allot("study", 0.5, source="feed", analysts=["ada", "bob"])
+    installation.driver.allot("study", 0.5, 1e-9, source="feed", analysts=["ada", "bob"])
     installation.flow()
     async with installation.web() as client:
         page = await get(client, "/api/trail", action="allot")
         async with client.get("/api/trail.csv?action=allot", headers=bearer(VIEWER)) as response:
             [cells] = csv.DictReader(io.StringIO(await response.text()))
     [row] = page["items"]
-    assert (row["allotment"], row["analysts"], row["epsilon"]) == ("study", ["ada", "bob"], 0.5)
-    assert (cells["allotment"], cells["analysts"], cells["epsilon"]) == ("study", "ada bob", "0.5")
+    assert (row["allotment"], row["analysts"], row["epsilon"], row["delta"]) == (
+        "study",
+        ["ada", "bob"],
+        0.5,
+        1e-9,
+    )
+    assert (cells["allotment"], cells["analysts"], cells["epsilon"], cells["delta"]) == (
+        "study",
+        "ada bob",
+        "0.5",
+        "1e-09",
+    )
 
 
 @pytest.mark.parametrize(
