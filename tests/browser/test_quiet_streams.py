@@ -101,6 +101,25 @@ async def test_stream_charged_once_is_said_to_be_charged_once(open_page: OpenPag
         keep("charged-once.png", await page.screenshot(full_page=True))
 
 
+async def test_messages_of_a_form_ask_for_no_quotes(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.driver.register(CENSUS, {"age": [30, 40] * 50, "sex": ["F", "M"] * 50})
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "plan?source=census", OPERATOR)
+        await page.get_by_label("ε", exact=True).first.fill("0,5")
+        await expect(page.get_by_text("give one with a decimal point, as 0.05").first).to_be_visible()
+        await expect(page.get_by_text("quotes")).to_have_count(0)
+
+
+async def test_running_counts_are_not_called_charged(open_page: OpenPage) -> None:
+    """The first answer pays for all."""
+    async with Scene().served() as address:
+        page = await open_page(address, "streams")
+        called = "import('/static/format.js').then(({ words }) => words('running_count').charged)"
+        assert await page.evaluate(called) == "counts"
+
+
 async def test_stream_of_a_stalled_topic_has_no_forecast(open_page: OpenPage) -> None:
     scene = Scene()
     visits = {name: value for name, value in VISITS.items() if name not in {"unit", "period", "ahead"}}
