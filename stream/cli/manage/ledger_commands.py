@@ -138,8 +138,10 @@ app = typer.Typer(
     help="The ledger's audit trail, whether the ledger follows from it, and backups.", no_args_is_help=True
 )
 
-_LEDGER_COMPARED: Final = "the ledger follows from it"
-_LEDGER_NOT_COMPARED: Final = "only the trail was checked"
+_LEDGER_COMPARED: Final = "none changed, left out or cut off; the ledger follows from it"
+_LEDGER_NOT_COMPARED: Final = (
+    "none changed or left out between them; only the trail was checked: later entries may be cut off"
+)
 
 Verification = tuple[TrailHead, list[str], str]
 """A trail's head, the findings, and a sentence that says whether the ledger was compared too."""
