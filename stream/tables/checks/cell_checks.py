@@ -217,15 +217,15 @@ class CellCheck:
 
     def _make_misfit(self, what: MisfitKind, found: _MisfitCells) -> Misfit:
         fate, becomes = self._find_fate(what)
-        is_counted = what in {"undeclared", "not a number", "not a date", "not whole"}
+        most_frequent = found.values.most_frequent()
         return Misfit(
             attribute=self.name,
             what=what,
             rows=found.rows,
             fate=fate,
             becomes=becomes,
-            found=found.values.most_frequent(),
-            different=found.values.distinct_count() if is_counted else None,
+            found=most_frequent,
+            different=found.values.distinct_count() if most_frequent else None,
             farthest=None if found.farthest is None else _format_number(found.farthest),
             sum_moved=found.sum_moved
             if fate in {"clamped", "rounded"} and isinstance(self.domain, Numeric)

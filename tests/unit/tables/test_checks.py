@@ -106,6 +106,11 @@ def test_check_reports_each_kind_of_misfit_with_values(tmp_path: Path) -> None:
     assert (below.sum_moved, above.sum_moved) == (5.0, 9 - 12 + 9 - 1000)
 
 
+def test_check_counts_distinct_dates_outside_the_range(tmp_path: Path) -> None:
+    (above,) = check_column(tmp_path, DAY, ["2024-12-31", "2025-01-01", "2025-01-01", "2025-01-02"]).misfits
+    assert (above.what, above.rows, above.different) == ("above", 3, 2)
+
+
 def test_check_of_bins_and_rejected_ranges_has_no_moved_sum(tmp_path: Path) -> None:
     below, above = check_column(tmp_path, BMI, ["9", "30.5", "31", "10"]).misfits
     assert (below.becomes, below.farthest, below.sum_moved) == ("10 … 20", "9", None)
