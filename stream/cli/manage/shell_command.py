@@ -143,11 +143,14 @@ def shell(
 
     A statement may take several lines and ends with a semicolon. A price above a tenth of the stream's grant needs a confirmation.
     Statements from a file or pipe are answered in turn; without --yes, statements that need a confirmation are skipped.
+    The exit status is then 1 if one fails or is skipped.
     """
-    asyncio.run(_run(confirms=not yes))
+    if asyncio.run(_run(confirms=not yes)) and not sys.stdin.isatty():
+        raise typer.Exit(1)
 
 
-async def _run(*, confirms: bool) -> None:
+async def _run(*, confirms: bool) -> bool:
+    """Run a shell until its input ends; return whether it printed an error."""
     async with AsyncClient() as client:
         catalog = await Catalog.fetch(client)
         session = ShellSession(client, catalog, confirms=confirms)
@@ -157,7 +160,8 @@ async def _run(*, confirms: bool) -> None:
             )
         async for line in _read_statements(catalog):
             if not await session.run(line):
-                return
+                break
+        return session.has_failed
 
 
 async def _read_statements(catalog: Catalog) -> AsyncIterator[str]:
@@ -256,6 +260,7 @@ class ShellSession:
         self._catalog = catalog
         self._confirms = confirms
         self._shown_warnings: set[str] = set()
+        self.has_failed = False
 
     async def run(self, line: str) -> bool:
         """Run a statement or command; return False if the command leaves the shell."""
@@ -275,23 +280,23 @@ class ShellSession:
                 case "\\price":
                     await self._ask(rest, prices_only=True)
                 case _ if command.startswith("\\"):
-                    _print_error(f"command: '{command}' is not known; \\help lists the commands")
+                    self._print_error(f"command: '{command}' is not known; \\help lists the commands")
                 case _:
                     await self._ask(line)
         except SottoError as error:
-            _print_error(str(error))
+            self._print_error(str(error))
         return True
 
     async def _ask(self, statement: str, *, prices_only: bool = False) -> None:
         priced = await self._client.sql(statement, outcomes=True, max_price=0.0)
         if not any(one.is_priced for one in priced.results):
-            _show(priced, self._shown_warnings)  # free answers, or a rejection
+            self._show(priced)  # free answers, or a rejection
             return
         say(format_price(priced))
         if prices_only:
             say("nothing was charged")
         elif not self._confirms or await self._is_confirmed(priced):
-            _show(await self._client.sql(statement, outcomes=True), self._shown_warnings)
+            self._show(await self._client.sql(statement, outcomes=True))
 
     async def _is_confirmed(self, priced: Table) -> bool:
         source = self._catalog.streams.get(priced.stream) or await self._client.source_of(priced.stream)
@@ -302,7 +307,7 @@ class ShellSession:
             return True
         say(f"that is more than {CONFIRMED_SHARE:.0%} of the stream's ε {grant.spec.epsilon:g}", soft_wrap=True)
         if not sys.stdin.isatty():
-            _print_error("statement: is skipped for its price; add --yes to ask at any price")
+            self._print_error("statement: is skipped for its price; add --yes to ask at any price")
             return False
         reply = await asyncio.to_thread(input, "ask anyway? [y/N] ")
         return reply.strip().casefold() in {"y", "yes"}
@@ -318,20 +323,19 @@ class ShellSession:
     def _show_attributes(self, name: str) -> None:
         attributes = self._catalog.attributes(name)
         if not attributes:
-            _print_error(f"source: '{name}' has no declared attributes here; \\sources lists the sources")
+            self._print_error(f"source: '{name}' has no declared attributes here; \\sources lists the sources")
             return
         rows = [[attribute, domain.kind, f"{domain.size:,}"] for attribute, domain in attributes.items()]
         show_table(name, ["attribute", "kind", "values"], rows)
 
+    def _show(self, table: Table) -> None:
+        """Print a table, and the warnings about its question that the shell has not printed before."""
+        print_warnings(one for one in table.warnings if one not in self._shown_warnings)
+        self._shown_warnings.update(one for one in table.warnings if not one.startswith(NOT_INFORMATIVE))
+        show_statement(table)
+        for failed in [one for one in table.results if one.outcome in {"rejected", "halted"}][:1]:
+            self._print_error(f"{failed.outcome}: {describe_reason(failed)}")
 
-def _show(table: Table, shown_warnings: set[str]) -> None:
-    """Print a table, and the warnings about its question that the shell has not printed before."""
-    print_warnings(one for one in table.warnings if one not in shown_warnings)
-    shown_warnings.update(one for one in table.warnings if not one.startswith(NOT_INFORMATIVE))
-    show_statement(table)
-    for failed in [one for one in table.results if one.outcome in {"rejected", "halted"}][:1]:
-        _print_error(f"{failed.outcome}: {describe_reason(failed)}")
-
-
-def _print_error(text: str) -> None:
-    typer.echo(f"error: {escape_text(text)}", err=True)
+    def _print_error(self, text: str) -> None:
+        self.has_failed = True
+        typer.echo(f"error: {escape_text(text)}", err=True)

@@ -38,16 +38,17 @@ def connected_driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return driver
 
 
-def run_shell(text: str, *options: str) -> str:
+def run_shell(text: str, *options: str, status: int = 0) -> str:
     result = CliRunner().invoke(app, ["shell", *options], input=text, catch_exceptions=False)
-    assert result.exit_code == 0
+    assert result.exit_code == status
     return result.output
 
 
 def test_shell_answers_statements_in_turn_and_survives_errors(connected_driver: Driver) -> None:
-    """An error is printed, and the next statement is answered; a statement may take several lines."""
+    """An error is printed and gives status 1; the next statement is answered; a statement may take several lines."""
     output = run_shell(
-        "SELECT nothing FROM many;\nSELECT COUNT(*) AS n\nFROM many;\n\\quit\nSELECT COUNT(*) FROM many;\n"
+        "SELECT nothing FROM many;\nSELECT COUNT(*) AS n\nFROM many;\n\\quit\nSELECT COUNT(*) FROM many;\n",
+        status=1,
     )
     assert "error: " in output
     assert "Traceback" not in output
@@ -75,7 +76,7 @@ def test_sql_prints_a_quantile_of_dates() -> None:
 def test_shell_skips_a_dear_statement_in_a_pipe_without_yes(connected_driver: Driver) -> None:
     """Half of a grant is charged only with --yes; \\price never charges."""
     statement = "SELECT COUNT(*) FROM few;\n"
-    assert "is skipped for its price" in run_shell(statement)
+    assert "is skipped for its price" in run_shell(statement, status=1)
     assert "nothing was charged" in run_shell(f"\\price {statement}", "--yes")
     assert connected_driver.grant("people", "few").answered == 0
     run_shell(statement, "--yes")
@@ -101,7 +102,9 @@ def test_shell_takes_help_and_exit_without_a_backslash(connected_driver: Driver)
 
 def test_shell_lists_sources_streams_and_attributes(connected_driver: Driver) -> None:
     """The lists are those of the ledger at the start."""
-    output = run_shell("\\sources\n\\streams people\n\\describe people\n\\describe nobody\n\\other\n\\help\n")
+    output = run_shell(
+        "\\sources\n\\streams people\n\\describe people\n\\describe nobody\n\\other\n\\help\n", status=1
+    )
     assert connected_driver.topics.prefix
     for words in (
         "table",
