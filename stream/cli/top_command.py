@@ -156,6 +156,7 @@ def draw_screen(data: ScreenData, width: int, *, live: bool = False) -> Renderab
     parts += [_widest_table(width, partial(_streams_table, data.streams)), Text()]
     parts += [_widest_table(width, partial(_services_table, data.workers)), Text()]
     parts.append(_rejected_line(data.rejected))
+    parts += [Text(escape_text(one.describe()), "red") for one in data.overview.stalled]
     if data.refusals is not None:
         parts += [_refusal_line(one) for one in data.refusals.items]
     elif any(row.kind == "events" for row in data.sources.items):
@@ -301,10 +302,9 @@ def _rejected_line(rejected: RejectedView) -> Text:
 
 
 def _refusal_line(refused: RefusedEvents) -> Text:
-    return Text(
-        f"{escape_text(refused.source)}: {describe_refused_share(refused.share, refused.events, refused.reason)}",
-        "red",
-    )
+    until = f" until {_format_time(refused.last)}"
+    share = describe_refused_share(refused.share, refused.events, refused.reason, until)
+    return Text(f"{escape_text(refused.source)}: {share}", "red")
 
 
 def _format_name(name: str, period: str | None) -> Text:

@@ -340,9 +340,9 @@ class PartitionRefusals:
         self._marks = {name: left for name, bits in known.items() if (left := bits << step & kept)}
 
 
-def describe_refused_share(share: str, events: int, reason: str) -> str:
-    """Describe a share and its most frequent reason in a sentence."""
-    return f"{share} of the last {format_count(events, 'event')} were refused; most often: {reason}"
+def describe_refused_share(share: str, events: int, reason: str, until: str = "") -> str:
+    """Describe a share and its most frequent reason in a sentence; ``until`` says when the latest event was refused."""
+    return f"{share} of the last {format_count(events, 'event')}{until} were refused; most often: {reason}"
 
 
 def share_range(part: int, whole: int) -> tuple[float, str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
-from schemas import Address, Amount, Calibration, Position, StreamSpec, StreamState
+from schemas import Address, Amount, Calibration, Position, StreamSpec, StreamState, format_moment
 from stream.privacy.planning.promises import Promise
 
 AccessRole = Literal["viewer", "analyst", "operator"]
@@ -131,6 +131,16 @@ class StalledSource(ApiModel):
     since: Time | None
     """End of the last answered window, or time of the last answer; null before any."""
     feed_runs: Annotated[bool, Field(description="True if a feed process runs.")]
+
+    def describe(self) -> str:
+        """Say since when no window was answered, and what may be the cause, as the page does."""
+        last = (
+            "not asked yet" if self.since is None else f"not asked since {format_moment(round(1000 * self.since))}"
+        )
+        cause = (
+            "feed or workers are behind, or refuse the topic: see their logs" if self.feed_runs else "no feed runs"
+        )
+        return f"{self.source}: {last}, {cause}"
 
 
 HiddenLag = Annotated[

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from stream.cli.output import CommandError
-from stream.cli.top_command import draw_screen, top
+from stream.cli.top_command import _format_time, draw_screen, top
+from stream.monitor.api.models import StalledSource
 from stream.monitor.api.service_models import RefusalsView, RefusedEvents
 from tests.unit.monitor.screen_data import MEMBERS, SOURCE, STREAMS, screen_data
 
@@ -84,8 +85,33 @@ def test_draw_screen_shows_refused_live_events_with_cause() -> None:
     console.print(draw_screen(data, 80))
     assert isinstance(console.file, io.StringIO)
     text = " ".join(console.file.getvalue().split())
-    assert "flights: 50 to 90 % of the last 2,000 events were refused; most often: partition" in text
+    assert (
+        f"flights: 50 to 90 % of the last 2,000 events until {_format_time(1.0)} were refused; most often: partition"
+        in text
+    )
     assert "partitioner=murmur2_random" in text
     assert "for operators' tokens only" not in text
     console.print(draw_screen(screen_data(), 80))
     assert "Refused events of live topics: for operators' tokens only" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("since", "runs", "said"),
+    [
+        (
+            1.0,
+            True,
+            "not asked since 1970-01-01T00:00:01Z, feed or workers are behind, or refuse the topic: see their logs",
+        ),
+        (None, False, "not asked yet, no feed runs"),
+    ],
+)
+def test_draw_screen_names_live_topics_that_are_not_asked(since: float | None, runs: bool, said: str) -> None:
+    """Otherwise their streams look as if they ran."""
+    data = screen_data()
+    stalled = [StalledSource(source="flights", since=since, feed_runs=runs)]
+    data = replace(data, overview=data.overview.model_copy(update={"stalled": stalled}))
+    console = Console(file=io.StringIO(), width=200)
+    console.print(draw_screen(data, 200))
+    assert isinstance(console.file, io.StringIO)
+    assert f"flights: {said}\n" in console.file.getvalue().replace(" \n", "\n")

@@ -8,7 +8,7 @@ import { jsonBlock } from "../forms.js";
 import { forecastCard, promiseLine, spendingCard, unreadNote } from "../forecasts.js";
 import { ago, amount, bytes, duration, mainAmount, number, percent, periodText, plural, time, unitOf } from "../format.js";
 import { refreshButton } from "../refresh.js";
-import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
+import { burnBar, burnLegend, card, emptyState, facts, stallText, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { may } from "../session.js";
 import { OPEN_STREAM } from "./commands.js";
@@ -32,6 +32,7 @@ export function sourceView({ names: [name], session }) {
   const bar = burnBar();
   const figures = facts(PARTS);
   const refused = make("p", { class: "reason refused", role: "status", hidden: true });
+  const stalled = make("p", { class: "reason", role: "status", hidden: true });
   const period = latestPeriod();
   const feed = feedCard();
   const chart = new Chart({ title: "Budget over time", format: (value) => number(value), stepped: true, height: 220 });
@@ -51,6 +52,7 @@ export function sourceView({ names: [name], session }) {
     about,
     promise.element,
     reason,
+    stalled,
     refused,
     period.element,
     feed.element,
@@ -92,7 +94,7 @@ export function sourceView({ names: [name], session }) {
   function showRefused(found) {
     refused.hidden = found === undefined;
     if (found !== undefined) {
-      setText(refused, `${found.share} of the last ${plural(found.events, "event")} were refused, the last one ${ago(found.last)}. Most often: ${found.reason}`);
+      setText(refused, `${found.share} of the last ${plural(found.events, "event")} until ${ago(found.last)} were refused. Most often: ${found.reason}`);
     }
   }
 
@@ -117,6 +119,10 @@ export function sourceView({ names: [name], session }) {
     show(view, data) {
       if (view === "budget") {
         showBudget(data);
+      } else if (view === "overview") {
+        const found = data.stalled.find((one) => one.source === name);
+        stalled.hidden = found === undefined;
+        setText(stalled, found === undefined ? "" : stallText(found));
       } else if (view === "spending") {
         spending.update(data);
       } else if (view === "refusals") {
