@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
-from aiokafka.errors import KafkaError
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
 from stream.client.answer_history import AnswerLog
 from stream.client.async_client import AsyncClient
@@ -138,7 +138,7 @@ def _readiness(reader: TopicReader, trail_reader: TrailReader, groups: GroupWatc
             ready=False, behind=behind, reason="the monitor has not yet read its topics to their ends"
         )
     if groups.answered_at is None or time.monotonic() - groups.answered_at > CONTACT_SECONDS:
-        return Readiness(ready=False, behind=0, reason="Kafka does not answer")
+        return Readiness(ready=False, behind=0, reason=groups.fault)
     return Readiness(ready=True, behind=0)
 
 
@@ -164,6 +164,10 @@ class _Member:
     partitions: frozenset[int]
 
 
+_SILENT: Final = "Kafka does not answer"
+_REFUSED: Final = "Kafka refuses to describe the services' groups; see 'sotto topics acl --role monitor'"
+
+
 class GroupWatch:
     """Queries the services' consumer groups periodically and passes each result to ``show``."""
 
@@ -182,6 +186,8 @@ class GroupWatch:
         self._throughput: dict[tuple[str, int], Series] = {}
         self.answered_at: float | None = None
         """Time of Kafka's last answer, on the monotonic clock."""
+        self.fault = _SILENT
+        """The reason for which Kafka's last answer is old, if it is."""
 
     async def run(self) -> None:
         """Query until cancelled; retry after errors."""
@@ -197,6 +203,7 @@ class GroupWatch:
                         self.answered_at = time.monotonic()
                         await asyncio.sleep(GROUPS_SECONDS)
             except (KafkaError, OSError) as error:
+                self.fault = _REFUSED if isinstance(error, GroupAuthorizationFailedError) else _SILENT
                 log.warning("cannot query the consumer groups", error=type(error).__name__)
             await asyncio.sleep(GROUPS_SECONDS)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
 
 from schemas.windows import format_moment, moment_ms
+from stream.monitor import monitor_service
 from stream.monitor.api import views
 from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
-from stream.monitor.monitor_service import GroupWatch
+from stream.monitor.monitor_service import GroupWatch, _readiness
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
+from stream.settings import Settings
 from tests.unit.monitor.installation import ANALYST, OPERATOR, VIEWER, Installation, bearer, get, spec, status
 from tests.unit.monitor.screen_data import partial_view
 from tests.unit.periods import DAYS, FLIGHTS, LATE, event
@@ -214,6 +219,28 @@ def test_lag_has_the_question_after_a_rejected_question() -> None:
     groups = GroupWatch(found.settings, topics, found.tables, lambda _: None)
     queries = TopicPartition(topics.queries, 0)
     assert [groups._split_lag(queries, position, 1)[0] for position in (6, 7, 8)] == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (GroupAuthorizationFailedError, "'sotto topics acl --role monitor'"),
+        (KafkaConnectionError, "does not answer"),
+    ],
+)
+async def test_readiness_tells_a_missing_right_from_a_silent_kafka(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception], reason: str
+) -> None:
+    def fail(_: Settings) -> None:
+        raise error
+
+    monkeypatch.setattr(monitor_service, "admin_client", fail)
+    found = Installation()
+    groups = GroupWatch(found.settings, found.driver.topics, found.tables, lambda _: None)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(groups.run(), 0.01)
+    reader: Any = SimpleNamespace(unread_offsets=0)
+    assert reason in str(_readiness(reader, reader, groups).reason)
 
 
 async def test_refused_share_is_for_operators_only() -> None:
