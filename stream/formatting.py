@@ -148,7 +148,10 @@ def values_of(domain: Domain) -> Sequence[str | int | float]:
         case Decimals() | Dates():
             return domain.values()
         case Bins():
-            bins = [f"[{low:g}, {high:g})" for low, high in pairwise(domain.edges)]
+            texts = [f"{edge:g}" for edge in domain.edges]
+            if len(set(texts)) < len(texts):  # six digits do not tell times in seconds apart
+                texts = [repr(edge).removesuffix(".0") for edge in domain.edges]
+            bins = [f"[{low}, {high})" for low, high in pairwise(texts)]
             return [*bins[:-1], f"{bins[-1][:-1]}]"]
 
 

@@ -91,13 +91,13 @@ def describe_values(source: ValuesSource) -> str:
     """Return how a source clamps and rounds the values of its questions; this depends on its definition alone."""
     low, high = (float(end) for end in clamping_range(source.grid, source.minimum, source.maximum))
     text = (
-        f"values outside {low:.6g} … {high:.6g} count as the nearer end, and values are rounded to multiples of "
-        f"{source.grid:g}, the grid"
+        f"values outside {low:.15g} … {high:.15g} count as the nearer end, and values are rounded to multiples of "
+        f"{source.grid:.15g}, the grid"
     )
     grid, sensitivity = exact_decimal(source.grid), exact_decimal(source.sensitivity)
     if (counted := ceil(sensitivity / grid) * grid) == sensitivity:
         return text
-    return f"{text}; the noise is that of a sensitivity of {float(counted):g}, because the grid does not divide {source.sensitivity:g}: a finer grid has less"
+    return f"{text}; the noise is that of a sensitivity of {float(counted):.15g}, because the grid does not divide {source.sensitivity:.15g}: a finer grid has less"
 
 
 def _describe_numbers(attributes: Mapping[str, Domain], name: str | None, where: str | None) -> tuple[str, ...]:

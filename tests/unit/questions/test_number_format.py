@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import Amount, Query
+from schemas import Amount, Bins, Query
 from stream.cli.manage import query_commands, shell_command
 from stream.cli.output import format_amount, format_left
-from stream.formatting import format_error_bound, format_estimate, format_share
+from stream.formatting import format_error_bound, format_estimate, format_share, values_of
 from stream.privacy.planning.promises import Promise
 from stream.questions import Result, result_text
 from stream.questions.alert_states import estimate_text
@@ -170,3 +170,18 @@ def test_quantile_of_a_window_has_its_error_in_events_of_rank() -> None:
     found = Result.read(published).with_stream(spec, flights)
     assert (found.alpha_unit, Result.read(published).alpha_unit) == (" events of rank", "")
     assert "5 ± 4.001 events of rank" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("edges", "values"),
+    [
+        ((0, 0.5, 1e6), ["[0, 0.5)", "[0.5, 1e+06]"]),
+        (
+            (1_700_000_000, 1_700_003_600, 1_700_007_200.25),
+            ["[1700000000, 1700003600)", "[1700003600, 1700007200.25]"],
+        ),
+    ],
+)
+def test_bins_have_different_names(edges: tuple[float, ...], values: list[str]) -> None:
+    """Six digits are enough for most edges; for others, all digits are written."""
+    assert values_of(Bins(edges=edges)) == values
