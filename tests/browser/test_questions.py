@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.browser.conftest import OpenPage
-from tests.browser.scene import CENSUS, OPERATOR, Scene
+from tests.browser.scene import CENSUS, OPERATOR, Scene, values
 from tests.browser.screens import PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -88,6 +88,22 @@ async def test_answer_of_exactly_zero_has_a_chart(open_page: OpenPage) -> None:
         chart = page.get_by_role("region", name="Answer").first.get_by_role("img")
         await expect(chart.locator(".estimate")).to_have_count(1)
         await expect(chart.locator(".tick.name")).to_have_text("count(*)")
+
+
+async def test_form_follows_answers_to_other_clients(open_page: OpenPage) -> None:
+    """A form that is left open shows that the stream was exhausted meanwhile."""
+    scene = people(counts={"kind": "laplace", "answers": 3})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        await expect(page.get_by_text("The next answer costs")).to_be_visible()
+        scene.driver.ask_many({"id": f"{n}", "stream": "counts", "where": "TRUE"} for n in range(4))
+        async with asyncio.timeout(60):
+            while await page.get_by_text("The next answer costs").is_visible():
+                scene.driver.register(values(f"feed-{scene.now}", 1.0))
+                scene.now += 1
+                scene.flow()
+                await page.wait_for_timeout(500)
+        await expect(page.get_by_label("Stream").locator("option:checked")).to_contain_text(", exhausted")
 
 
 async def test_question_to_a_stream_closed_meanwhile_shows_no_price(open_page: OpenPage) -> None:

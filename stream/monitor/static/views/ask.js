@@ -17,11 +17,13 @@ import { example } from "./stream.js";
 const MOST_STREAMS = 500;
 const MOST_TABLES = 50;
 const KEPT = 50;
+const REFRESH_MS = 5000; // least time between two looks at the stream, which other clients may ask too
 const CONFIRMED_SHARE = "10%"; // of the grant; a question with its own error that costs more needs a confirmation
 
 export function askView({ query, session }) {
   let question = null;
   let suggested = ""; // the suggested SELECT, until the user edits it
+  let looked = Date.now();
   let pending = null; // the request without an answer; a repetition keeps its id
   let repeated = null; // the answered request that was refused once as a repetition
   const answers = [];
@@ -204,7 +206,8 @@ export function askView({ query, session }) {
   function describeStream({ row: { stream: name, state, reason, alpha, spent, cost }, spec }) {
     // After the last answer, the reason follows later than the totals.
     const paysMore = !reason && (spent.rho ?? spent.epsilon) < (cost.rho ?? cost.epsilon);
-    Object.assign(offered.find((one) => one.stream === name) ?? {}, { state, paysMore });
+    const one = Object.assign(offered.find((each) => each.stream === name) ?? {}, { state, paysMore });
+    setText(stream.selectedOptions[0], optionText({ ...one, stream: name, mechanism: spec.mechanism.kind, source: spec.source }));
     const rest = state === "exhausted" && paysMore ? " It is exhausted: its grant pays only for cheap questions with a requested error." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
     about.replaceChildren(link(route("streams", [name]), name), `: ${mechanismName(spec.mechanism.kind)} on `, link(route("sources", [spec.source]), spec.source), `; α ${bound(alpha)}.`, state === "open" ? "" : rest);
   }
@@ -283,7 +286,7 @@ export function askView({ query, session }) {
   function offerStreams(wanted) {
     const has = ({ mechanism, source }) => SPECS[mechanism].forms.includes(kind.value) && (!tables[source] || isAbout(kind.value, tables[source]));
     const answers = (one) => one.about === "table" && Boolean(SPECS[one.mechanism]?.forms.length) && (!kind.value || has(one));
-    const option = (one) => make("option", { value: one.stream }, `${one.stream} · ${mechanismName(one.mechanism)} on ${one.source}${one.state === "open" ? "" : `, ${one.state}`}`);
+    const option = (one) => make("option", { value: one.stream }, optionText(one));
     const groups = [["Asked here", offered.filter(answers)], ["Asked through Kafka, or by Sotto itself", kind.value ? [] : offered.filter((one) => !answers(one))]];
     stream.replaceChildren(...groups.filter(([, some]) => some.length).map(([label, some]) => make("optgroup", { label }, some.map(option))));
     const found = [...stream.options].some((one) => one.value === wanted);
@@ -335,13 +338,19 @@ export function askView({ query, session }) {
     ),
     title: "Ask",
     connections: [{ views: ["overview"] }],
-    show() {},
+    show() {
+      if (question && Date.now() - looked > REFRESH_MS) {
+        looked = Date.now();
+        updateState();
+      }
+    },
     close() {
       answers.forEach((one) => one.close());
     },
   };
 }
 
+const optionText = ({ stream, mechanism, source, state }) => `${stream} · ${mechanismName(mechanism)} on ${source}${state === "open" ? "" : `, ${state}`}`;
 const isFree = ({ epsilon, delta, rho }) => !epsilon && !delta && !rho;
 
 /** What a SELECT costs, in words. */
