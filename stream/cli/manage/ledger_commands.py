@@ -218,7 +218,7 @@ def verify(
         raise CommandError(f"{format_count(len(findings), 'finding')}: see above what was changed or not checked")
     if not as_json:
         scope += "" if noted or witnesses.matches() else "; no witness and no --head: a rollback is not noticed"
-        typer.echo(f"{format_count(end.entries, 'entry', 'entries')}, none changed, left out or cut off; {scope}")
+        typer.echo(f"{format_count(end.entries, 'entry', 'entries')}, {scope}")
 
 
 @app.command("export")
