@@ -110,6 +110,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
 
 
 if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
     from prompt_toolkit.document import Document
 
 MAX_STREAMS: Final = 1_000
@@ -185,9 +186,14 @@ async def _piped_lines() -> AsyncIterator[str]:
         yield line
 
 
-async def _prompt_lines(catalog: Catalog, parts: list[str]) -> AsyncIterator[str]:
+def _create_prompt(**options: Any) -> PromptSession[str]:
     with explain_missing_packages():
         from prompt_toolkit import PromptSession  # noqa: PLC0415  (an optional package)
+    return PromptSession(**options)
+
+
+async def _prompt_lines(catalog: Catalog, parts: list[str]) -> AsyncIterator[str]:
+    with explain_missing_packages():
         from prompt_toolkit.completion import Completer, Completion  # noqa: PLC0415
 
     class CatalogCompleter(Completer):
@@ -197,7 +203,7 @@ async def _prompt_lines(catalog: Catalog, parts: list[str]) -> AsyncIterator[str
             for found, typed in catalog.complete(text):
                 yield Completion(found, start_position=-typed)
 
-    prompts: PromptSession[str] = PromptSession(completer=CatalogCompleter(), complete_while_typing=False)
+    prompts = _create_prompt(completer=CatalogCompleter(), complete_while_typing=False)
     while True:
         try:
             yield await prompts.prompt_async("   ... " if parts else "sotto> ")
@@ -270,7 +276,8 @@ class ShellSession:
                 case "\\quit" | "\\q":
                     return False
                 case "\\help":
-                    say(_HELP, soft_wrap=True)
+                    for text in _HELP.splitlines():
+                        say(text, soft_wrap=True)
                 case "\\sources":
                     self._show_sources()
                 case "\\streams":
@@ -309,7 +316,10 @@ class ShellSession:
         if not sys.stdin.isatty():
             self._print_error("statement: is skipped for its price; add --yes to ask at any price")
             return False
-        reply = await asyncio.to_thread(input, "ask anyway? [y/N] ")
+        try:
+            reply = await _create_prompt().prompt_async("ask anyway? [y/N] ")
+        except (KeyboardInterrupt, EOFError):
+            return False
         return reply.strip().casefold() in {"y", "yes"}
 
     def _show_sources(self) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
+
 import pytest
 from pydantic import TypeAdapter
 from typer.testing import CliRunner
@@ -10,7 +15,7 @@ from schemas import Source
 from sotto import Driver
 from stream.cli.app import app
 from stream.cli.manage import shell_command
-from stream.cli.manage.shell_command import Catalog
+from stream.cli.manage.shell_command import Catalog, ShellSession
 from tests.builders import installation, source, stream
 from tests.commands import Connected
 
@@ -83,6 +88,22 @@ def test_shell_skips_a_dear_statement_in_a_pipe_without_yes(connected_driver: Dr
     assert connected_driver.grant("people", "few").answered == 1
 
 
+@pytest.mark.parametrize(("reply", "answered"), [("n", 0), (KeyboardInterrupt, 0), (EOFError, 0), ("y", 1)])
+async def test_shell_at_a_terminal_asks_only_if_confirmed(
+    connected_driver: Driver, monkeypatch: pytest.MonkeyPatch, reply: Any, answered: int
+) -> None:
+    """Ctrl-C and Ctrl-D at the confirmation refuse it, and the shell continues."""
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(
+        shell_command, "_create_prompt", lambda: SimpleNamespace(prompt_async=AsyncMock(side_effect=[reply]))
+    )
+    client: Any = Connected(connected_driver)
+    session = ShellSession(client, Catalog([], []), confirms=True)
+    assert await session.run("SELECT COUNT(*) FROM few")
+    assert connected_driver.grant("people", "few").answered == answered
+    assert not session.has_failed
+
+
 def test_shell_prices_and_asks_a_histogram(connected_driver: Driver) -> None:
     """Its first answer costs the grant, which is confirmed; later answers are free."""
     connected_driver.open(stream("bars", "people", "histogram", epsilon=2.0, mechanism={"attributes": ["sex"]}))
@@ -95,7 +116,7 @@ def test_shell_prices_and_asks_a_histogram(connected_driver: Driver) -> None:
 def test_shell_takes_help_and_exit_without_a_backslash(connected_driver: Driver) -> None:
     """Such a word alone is no statement, so the shell does not wait for a semicolon."""
     shown = run_shell("help\nSELECT COUNT(*)\nFROM many;\nExit;\nSELECT COUNT(*) FROM many;\n")
-    assert "\\quit" in shown
+    assert "its price is shown first\n\\price SELECT" in shown
     assert "error" not in shown
     assert connected_driver.grant("people", "many").answered == 1
 
