@@ -140,7 +140,7 @@ def _parse_text(text: str) -> SelectStatement:
         _require_select(text)
         if (name := unquoted_special_name(text)) is not None:
             raise StatementError(f'{_ONE_NAME_RULE}: FROM "{to_one_line(name)}"')
-        trees = [tree for tree in DIALECT.parse(text) if tree is not None]
+        trees = [tree for tree in DIALECT.parse(text) if not isinstance(tree, exp.Semicolon | None)]
     except SqlglotError as error:
         if unclosed := describe_unclosed_quote(text):
             raise StatementError(unclosed) from None

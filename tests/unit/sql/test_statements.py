@@ -152,6 +152,7 @@ def test_order_finds_aliased_column_by_its_expression() -> None:
         "SELECT race, (COUNT(*)) AS n FROM adult GROUP BY 1 HAVING COUNT(*) > 9 ORDER BY COUNT(*)"
     )
     assert (statement.order, statement.having) == (((1, False),), Comparison(1, ">", 9.0))
+    assert parse_statement("SELECT COUNT(*) FROM a; -- all") == parse_statement("SELECT COUNT(*) FROM a")
     swapped = parse_statement("SELECT a AS b, b AS a, COUNT(*) FROM t GROUP BY t.a, t.b ORDER BY a")
     assert swapped.order == ((1, False),)
 
