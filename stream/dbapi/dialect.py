@@ -97,6 +97,14 @@ class SottoDialect(DefaultDialect):  # type: ignore[misc]
         host = f"[{url.host}]" if ":" in url.host else url.host
         return [f"{host}:{url.port or _KAFKA_PORT}"], options
 
+    def initialize(self, connection: Any) -> None:
+        """Refuse a URL with the name of an unknown table, which may be meant as a prefix."""
+        super().initialize(connection)
+        if self._only_table is not None and self._only_table not in _tables(connection, {}):
+            raise NoSuchTableError(
+                f"URL: there is no source or open stream '{self._only_table}'; an installation is named by ?prefix="
+            )
+
     def do_ping(self, dbapi_connection: Any) -> bool:
         """Read the ledger, which fails if Kafka cannot be reached."""
         dbapi_connection.tables()

@@ -250,6 +250,6 @@ def address_origin(settings: Settings) -> str:
         return f"as {name} says"
     if (found := local_address()) is not None and found.bootstrap == settings.bootstrap:
         return f"as {found.folder} says"
-    if settings.bootstrap == type(settings).model_fields["bootstrap"].default:
+    if name not in os.environ and settings.bootstrap == type(settings).model_fields["bootstrap"].default:
         return f"the default: {name} is not set, and no broker runs from {FOLDER} here or above"
     return "as given"

@@ -59,6 +59,7 @@ def test_local_settings_prefer_given_and_set_values(project: Path, monkeypatch: 
     monkeypatch.setenv("SOTTO_BOOTSTRAP", "kafka:8")
     assert local_settings().bootstrap == "kafka:8"
     assert address_origin(local_settings()) == "as SOTTO_BOOTSTRAP says"
+    assert address_origin(Settings(bootstrap="127.0.0.1:9092")) == "as given"
     assert project
 
 
