@@ -148,7 +148,7 @@ class AnswerListener:
             partition, within = self._partition_of(key), "" if timeout is None else f", within {timeout:g} s"
             raise Unreachable(
                 f"no broker gives the end of {partition.topic}, partition {partition.partition}{within}, so the "
-                "question was not sent; check that the brokers run",
+                "question was not sent; check that the brokers run, and that this principal may read the topic",
                 [query],
             ) from None
         except BaseException:

@@ -19,7 +19,7 @@ from stream.engine.batch_loop import BatchLoop, PartitionHealth, ProcessingError
 from stream.engine.partition_input import consume_exception
 from stream.engine.session import Equipment, PartitionSession, SessionOpener, TaskStep
 from stream.kafka.client.adapter import Fetched
-from stream.kafka.client.broker_connections import Stopped, wait_for_stop
+from stream.kafka.client.broker_connections import Stopped, is_refusal, wait_for_stop
 from stream.kafka.client.client_patches import RefusedTimeError
 from stream.processing.protocol import InputRefusedError, Outputs, ReadingProcessor, TimedProcessor
 from stream.tables.engine_limits import CancelledStepError
@@ -146,6 +146,8 @@ class PartitionTask:
         name = type(cause).__name__
         if isinstance(cause, KafkaError | LoggableError):
             reason = str(cause)[:300]
+            if isinstance(cause, KafkaError) and is_refusal(cause):
+                reason += "; this principal lacks a right: see 'sotto topics acl'"
             detail: Any = reason
         else:
             # Another error's message might quote private data: only its location is logged.

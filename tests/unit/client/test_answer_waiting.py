@@ -297,7 +297,7 @@ async def test_lookup_that_fails_without_a_timeout_is_unreachable(answers: Answe
     client = connected_client()
     query = Query(id="a", stream="ward", value=1.0)
     with pytest.raises(
-        Unreachable, match=r"^no broker gives the end of sotto\.answers, partition \d, so the question"
+        Unreachable, match=r"^no broker gives the end of sotto\.answers, partition \d, so .* may read the topic"
     ):
         await client._listener.add_question(query, None, None, None)
     await client.disconnect()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import TopicAuthorizationFailedError
+from structlog.testing import capture_logs
 
+from stream.engine import partition_task
 from stream.engine.batch_loop import FAILURES_UNTIL_NOT_READY, InputPlace, PartitionHealth
+from tests.unit.engine.tasks import task_of_a_worker
 
 SOURCE = TopicPartition("queries", 3)
 
@@ -74,3 +79,11 @@ def test_partition_health_keeps_a_failing_record_through_errors_of_kafka() -> No
         health.record_failure(2.0, "KafkaConnectionError", is_kafka=True)
         health.record_commit(SOURCE, 100)
     assert "queries partition 3 offset 100" in health.stop_reason
+
+
+async def test_log_names_the_remedy_for_a_missing_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_task, "RETRY_PAUSES", (0.0,))
+    with capture_logs() as logs:
+        await task_of_a_worker()._recover(TopicAuthorizationFailedError("sotto.state"))
+    [line] = [one for one in logs if one["event"] == "partition starts over"]
+    assert "sotto.state; this principal lacks a right: see 'sotto topics acl'" in line["detail"]
