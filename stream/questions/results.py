@@ -52,8 +52,8 @@ Group = Mapping[str, str | int | float]
 """The value of each attribute of a group; a bin is written as ``[0, 10)``."""
 
 _BASIS_WARNINGS: Final = {
-    INDEPENDENCE: "basis: two of these attributes were never measured together, or one was never measured, so the estimate assumes independence; request an "
-    "alpha, or open a stream whose workload names them",
+    INDEPENDENCE: "basis: two of these attributes were never measured together, or one was never measured, so the estimate assumes independence; request an alpha "
+    "below its ±, or open a stream whose workload names them",
     TOO_MANY_TEXTS: "basis: a noisy test found too many different texts in the window, or in all windows of a running count, so none is released; "
     "use smaller or fewer windows, a where, or a shorter max_length",
 }

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from schemas import Answer, EstimateCalibration
 from sotto import Driver
 from stream.errors import Refused
+from stream.questions import Result
 from stream.questions.result_text import format_answer
 from tests.builders import installation, parse_spec, source, stream
 from tests.privacy.service import definition_of
@@ -54,7 +55,7 @@ def driver(*, neighbors: str = "add-remove", epsilon: float = 1.0, delta: float 
     )
 
 
-def ask(made: Driver, *asked: dict[str, Any]) -> list[Answer]:
+def ask(made: Driver, *asked: dict[str, Any]) -> list[Result]:
     return list(made.ask_many([{"id": str(place), "stream": "pmw", **one} for place, one in enumerate(asked)]))
 
 
@@ -157,6 +158,10 @@ def test_explicit_warm_start_marks_guesses(order: int) -> None:
     single, pair = ask(made, {"where": "e = 1"}, {"where": "c = 1 AND d = 1"})
     assert pair.basis == "independence"
     assert (single.basis == "independence") == (order == 0)
+    assert "request an alpha below its ±" in pair.warnings[0]
+    assert pair.alpha is not None
+    [measured] = ask(made, {"where": "c = 1 AND d = 1", "alpha": 0.99 * pair.alpha})
+    assert measured.basis == "noisy"
 
 
 def test_default_is_left_out_of_the_json() -> None:
