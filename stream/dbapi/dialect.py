@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import date
 from typing import Any, Final
@@ -23,6 +24,12 @@ def _parse_flag(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
 
 
+def _parse_seconds(text: str) -> float:
+    if not 0 < (seconds := float(text)) < math.inf:
+        raise ValueError(text)
+    return seconds
+
+
 _OPTIONS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "intervals": (_parse_flag, "true or false"),
     "epsilon": (_parse_flag, "true or false"),
@@ -30,7 +37,7 @@ _OPTIONS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
         lambda text: text if text.endswith("%") else float(text),
         "an ε, such as 0.1, or a part of the stream's grant, such as 10%25",
     ),
-    "timeout": (float, "a number of seconds"),
+    "timeout": (_parse_seconds, "seconds above 0"),
     "prefix": (str, "the prefix of the installation's topics"),
 }
 """The options of a URL, each with its parser and a description of its values."""

@@ -199,6 +199,8 @@ def test_url_gives_address_and_options(url: str, arguments: list[str], options: 
         ("sotto://kafka?intervals=1", "intervals is not valid; give true or false"),
         ("sotto://kafka?max_price=cheap", "max_price is not valid; give an ε"),
         ("sotto://kafka?timeout=1&timeout=2", "timeout is not valid"),
+        ("sotto://kafka?timeout=0", "timeout is not valid; give seconds above 0"),
+        ("sotto://kafka?timeout=nan", "timeout is not valid"),
     ],
 )
 def test_url_errors_name_the_option(url: str, message: str) -> None:
