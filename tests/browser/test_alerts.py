@@ -113,4 +113,5 @@ async def test_topic_that_a_feed_does_not_ask_points_to_the_logs(open_page: Open
         tile = page.get_by_role("link", name="Live topics not asked")
         await expect(tile).to_contain_text("feed or workers are behind, or refuse the topic: see their logs")
         await page.goto(f"{address}/#/sources/visits")
-        await expect(page.get_by_text("visits: not asked yet, feed or workers are behind")).to_be_visible()
+        stalled = page.locator("p.reason", has_text="not asked yet, feed or workers are behind")
+        await expect(stalled).to_be_visible()
