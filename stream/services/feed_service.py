@@ -323,8 +323,6 @@ class FeedService:
         self._retiring.discard(name)
         del self._engine_tasks[name]
         self._engines.pop(name, None)
-        if self._served_sources.pop(name, None) is not None:
-            self._feed_metrics.drop(name)
         self._health.remove_engine(f"source {name}")
         log.info("source left: its standing streams are closed", source=name)
 
@@ -359,8 +357,8 @@ class FeedService:
             log.info("serving", source=source.source, topic=source.topic, partitions=partitions)
             self._served_sources[source.source] = source
             await self._run_engine(source.source, engine)
-            if not engine.refusal:
-                return
+            del self._served_sources[source.source]
+            self._feed_metrics.drop(source.source)
 
     def _role_of(self, source: EventsSource, partitions: int) -> EngineRole:
         topics, definitions = self._topics, self.definitions

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from schemas import Categories, Dates, Integers
+from stream.engine.health import ServiceHealth
 from stream.feeds import event_fields, event_intake
 from stream.feeds.count_processor import FeedProcessor
+from stream.kafka.topic_layouts import TopicsError
 from stream.processing import dead_letters
 from stream.processing.dead_letters import Rejection
-from stream.services.feed_service import DEAD_LETTER_CODES, FeedMetrics, seconds_behind
+from stream.processing.topic_names import Topics
+from stream.services import feed_service
+from stream.services.feed_service import DEAD_LETTER_CODES, FeedMetrics, FeedService, seconds_behind
+from stream.settings import Settings
 from tests.processing import process_records
 from tests.unit.feeds.topic import (
     HOUR,
@@ -115,3 +123,38 @@ def test_feed_logs_late_events_once_a_minute() -> None:
             metrics.update_metrics(engines, {"flights": about}, now)
     assert [(line["event"], line["source"]) for line in lines] == [("events late", "flights")] * 2
     assert "open a stream with more lateness" in lines[0]["reason"]
+
+
+async def test_source_whose_topic_grew_has_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its engine ended, so a lag of 0 would be false; the feed looks for the topic again and goes on."""
+    about, health, found = source(), ServiceHealth("feed"), [3]
+    asked = asyncio.Event()
+
+    class GrowingTopicEngine(Serving):
+        refusal = ""  # a second rebalance may clear it before the engine ends
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+
+        async def run(self) -> None:
+            service._feed_metrics.update_metrics(service._engines, service._served_sources, 0.0)
+            assert lag() == 0.0
+
+    async def find(*_: Any) -> int:
+        if found:
+            return found.pop()
+        asked.set()
+        raise TopicsError("topic has 4 partitions, and had 3")
+
+    def lag() -> float | None:
+        return health.metrics.registry.get_sample_value("sotto_feed_lag_seconds", {"source": about.source})
+
+    monkeypatch.setattr(feed_service, "Engine", GrowingTopicEngine)
+    service = FeedService(Settings(), Topics("sotto"), health, find=find)
+    counting = asyncio.create_task(service._run_counting_engine(about))
+    await asyncio.wait({counting, asyncio.create_task(asked.wait())}, return_when="FIRST_COMPLETED")
+    service._feed_metrics.update_metrics(service._engines, service._served_sources, 1.0)
+    assert (counting.done(), lag()) == (False, None)
+    counting.cancel()
+    with suppress(asyncio.CancelledError):
+        await counting
