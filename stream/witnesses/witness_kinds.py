@@ -196,7 +196,7 @@ def _open_safely(path: str, flags: int) -> int:
 
 
 def _parse_line(line: bytes, damaged: set[bytes]) -> Anchor | None:
-    anchor = parse_anchor(line.removesuffix(_CUT_OFF))
+    anchor = parse_anchor(line.rstrip(_CUT_OFF))
     if anchor is None and line and not line.endswith(_CUT_OFF):
         damaged.add(line)
     return anchor

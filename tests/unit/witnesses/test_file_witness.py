@@ -57,6 +57,9 @@ def test_line_cut_off_by_a_crash_is_passed_over(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     witness.write(anchor(4))
     assert [one.head.entries for one in witness.read_all()] == [1, 4]
+    path.write_bytes(path.read_bytes()[:-1] + b"~")  # two crashes: without the newline, and within the next mark
+    witness.write(anchor(5))
+    assert [one.head.entries for one in witness.read_all()] == [1, 4, 5]
 
 
 def test_damaged_lines_are_named_beside_the_good_anchors(path: Path) -> None:
