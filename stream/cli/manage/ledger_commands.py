@@ -139,9 +139,7 @@ app = typer.Typer(
 )
 
 _LEDGER_COMPARED: Final = "none changed, left out or cut off; the ledger follows from it"
-_LEDGER_NOT_COMPARED: Final = (
-    "none changed or left out between them; only the trail was checked: later entries may be cut off"
-)
+_LEDGER_NOT_COMPARED: Final = "none changed or left out; only the trail was checked: later entries may be cut off"
 
 Verification = tuple[TrailHead, list[str], str]
 """A trail's head, the findings, and a sentence that says whether the ledger was compared too."""

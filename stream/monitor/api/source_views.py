@@ -195,18 +195,15 @@ def _matching_streams(tables: MonitorTables, query: StreamQuery) -> Iterable[Str
     search = query.search.casefold()
     states = frozenset(query.state)
     named = None if query.source is None else split_period_name(query.source)
-    names: Iterable[str] = (
-        tables.stream_periods if query.of is None else tables.stream_periods.period_names(query.of)
-    )
+    periods = tables.stream_periods
+    names: Iterable[str] = periods if query.of is None else periods.period_names(query.of)
     if named is not None and query.of is None:
-        names = tables.stream_periods.names_at(named[1])
+        names = periods.names_at(named[1])
     for name in names:
-        entry = _find_entry(tables.streams, tables.stream_periods, name)
-        grant = None if entry is None else entry.grant
+        if (entry := _find_entry(tables.streams, periods, name)) is None or (grant := entry.grant) is None:
+            continue
         if (
-            entry is not None
-            and grant is not None
-            and (not states or entry.state in states)
+            (not states or entry.state in states)
             and query.source in {None, grant.source}
             and query.mechanism in {None, grant.mechanism.kind}
             and (search in entry.name.casefold() or search in grant.source.casefold())
@@ -299,8 +296,7 @@ def build_feed_view(tables: MonitorTables, entry: SourceEntry, members: Iterable
     record = entry.record.source
     if record.kind != "events" or record.period_of is not None:
         return None
-    source = _decode_live_source(tables, entry)
-    if source is None:
+    if (source := _decode_live_source(tables, entry)) is None:
         return None
     # The streams of the last two periods are used, because the last period may have no answers yet.
     answered = (one for one in _streams_of(tables, source.source) if one.answered)
