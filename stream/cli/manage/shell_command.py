@@ -170,15 +170,15 @@ async def _read_statements(catalog: Catalog) -> AsyncIterator[str]:
     parts: list[str] = []
     lines = _prompt_lines(catalog, parts) if sys.stdin.isatty() else _piped_lines()
     async for line in lines:
-        if not line.strip():
-            continue
         word = line.strip()
+        if not word or (word.startswith("--") and not parts):
+            continue
         parts.append(word if parts else _COMMAND_WORDS.get(word.rstrip(";").lower(), word))
         if parts[0].startswith("\\") or line.rstrip().endswith(";"):
-            yield " ".join(parts).rstrip("; ")
+            yield "\n".join(parts).rstrip("; ")  # a comment ends with its line
             parts.clear()
     if parts:
-        yield " ".join(parts)
+        yield "\n".join(parts)
 
 
 async def _piped_lines() -> AsyncIterator[str]:

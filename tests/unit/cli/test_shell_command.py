@@ -78,6 +78,12 @@ def test_sql_prints_a_quantile_of_dates() -> None:
     assert "±" not in result.stdout
 
 
+def test_shell_takes_comments_in_a_pipe(connected_driver: Driver) -> None:
+    """A comment ends with its line, and is no statement that fails."""
+    run_shell("-- two\nSELECT COUNT(*) -- all\nFROM many;\nSELECT COUNT(*) FROM many;\n-- done\n")
+    assert connected_driver.grant("people", "many").answered == 2
+
+
 def test_shell_skips_a_dear_statement_in_a_pipe_without_yes(connected_driver: Driver) -> None:
     """Half of a grant is charged only with --yes; \\price never charges."""
     statement = "SELECT COUNT(*) FROM few;\n"
