@@ -139,6 +139,21 @@ async def test_stream_of_a_stalled_topic_has_no_forecast(open_page: OpenPage) ->
         keep("stalled.png", await page.screenshot(full_page=True))
 
 
+async def test_stream_beside_an_overdue_stream_keeps_its_forecast(open_page: OpenPage) -> None:
+    """While feeds run, a topic counts as stalled if one of its streams is overdue; only that one has no forecast."""
+    async with Scene().served() as address:
+        page = await open_page(address, "streams")
+        for runs, left, is_known in (("true", 3600, True), ("true", "null", False), ("false", 3600, False)):
+            row = (
+                f"{{ state: 'open', mechanism: 'laplace', answered: 40, dry_in: {left}, opened: 0, tops_left: 9 }}"
+            )
+            call = f"describeExhaustion({row}, true, {{ since: 0, feed_runs: {runs} }})"
+            text = await page.evaluate(
+                f"import('/static/views/stream.js').then(({{ describeExhaustion }}) => {call})"
+            )
+            assert ("not asked since" not in text) == is_known
+
+
 async def test_counts_have_whole_numbers_on_their_axis(open_page: OpenPage) -> None:
     scene = Scene()
     scene.driver.register(values("feed", 4.0))

@@ -205,11 +205,12 @@ function describeReason({ state, reason, refused, updated }) {
   return `${state === "open" ? "Ending" : state}: ${reason}`;
 }
 
-function describeExhaustion({ state, mechanism, dry_in: left, opened, tops_left: charges }, isStanding, stall) {
+export function describeExhaustion({ state, mechanism, answered, dry_in: left, opened, tops_left: charges }, isStanding, stall) {
   if (state !== "open") {
     return state === "exhausted" ? "it is exhausted" : "it has ended";
   }
-  if (stall !== null) {
+  // While feeds run, only some streams of the source may be overdue.
+  if (stall !== null && (!stall.feed_runs || (answered && left === null))) {
     return `unknown; ${stallText(stall)}`;
   }
   if (left === null && isStanding && charges !== null && CHARGED_BY_WINDOW.includes(mechanism)) {
