@@ -201,7 +201,8 @@ def _facts_of_options(form: Form, options: SourceOptions) -> SourceFacts:
         return facts_of_values(
             sensitivity_steps(options.sensitivity, options.grid), options.grid, options.neighbors
         )
-    return _facts_of_table(options.neighbors, sizes, cell_count, options.rows)
+    each = 1 if form == "people" else sensitivity_steps(options.sensitivity, 1.0)
+    return _facts_of_table(options.neighbors, sizes, cell_count, options.rows, each)
 
 
 def facts_of_values(steps: int, grid: float, neighbors: Any) -> SourceFacts:
@@ -217,7 +218,7 @@ def facts_of_windows(each: int, total: int, groups: int, neighbors: Any) -> Sour
 
 
 def _facts_of_table(
-    neighbors: Any, sizes: tuple[int, ...], cell_count: int | None, rows: int | None, contribution: int = 1
+    neighbors: Any, sizes: tuple[int, ...], cell_count: int | None, rows: int | None, contribution: int
 ) -> SourceFacts:
     return SourceFacts(
         sensitivity_steps=contribution,

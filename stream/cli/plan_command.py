@@ -98,7 +98,9 @@ def plan(
     beta: Annotated[float, typer.Option(help="Probability that any answer has an error above α.")] = 0.05,
     delta: Annotated[float, typer.Option(help="Privacy parameter δ.", min=0.0)] = 0.0,
     monotone: Annotated[bool, typer.Option(help="One person changes all queries in the same direction.")] = False,
-    sensitivity: Annotated[float, typer.Option(help="Most by which one person changes a number.")] = 1.0,
+    sensitivity: Annotated[
+        float, typer.Option(help="Most by which one person changes a number; on tables, the contribution.")
+    ] = 1.0,
     grid: Annotated[float, typer.Option(help="Step to which values in queries are rounded.")] = FINE_GRID,
     neighbors: Annotated[
         Literal["add-remove", "replace"], typer.Option(help="The neighboring relation of data sets.")
@@ -251,7 +253,7 @@ def plan(
     )
     asks_values = mechanism.value in MECHANISMS_OF["values"] and not (given_sizes or universe)
     facts = SourceFacts(
-        sensitivity_steps=sensitivity_steps(sensitivity, grid) if asks_values else 1,
+        sensitivity_steps=(steps := sensitivity_steps(sensitivity, grid if asks_values else 1.0)),
         grid=grid if asks_values else 1.0,
         neighbors="replace" if mechanism.value == "randomized_response" else neighbors,
         universe=math.prod(given_sizes) if given_sizes else universe or _UNIVERSE,
@@ -260,6 +262,7 @@ def plan(
         records_per_person=contributions,
         disjoint=not asks_values,
         rounding=0.5 * grid if asks_values else 0.0,
+        contribution=1 if asks_values else steps,
     )
     if mechanism.value == "running_count":
         each = sensitivity_steps(sensitivity, 1.0)

@@ -169,8 +169,8 @@ def _print_choice(comparison: MechanismComparison, sensitivity: float) -> None:
     elif best.vacuous:
         say(f"  {VACUOUS}")
     by_window = goal.facts.horizon is not None and best.kind != "running_count"
-    if goal.facts.contribution > 1 or by_window:
-        return  # ``sotto plan --mechanism`` assumes one row for each person, and has windows only for running_count
+    if by_window:
+        return  # ``sotto plan --mechanism`` has windows only for running_count
     say(f"its calibrations{_describe_other_alpha(best)}:")
     say(f"  {_plan_command(best, goal, sensitivity)}", soft_wrap=True)
 
@@ -207,6 +207,8 @@ def _plan_command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
         options |= {"--sensitivity": facts.sensitivity_steps, "--total": facts.horizon.each}
     elif not facts.disjoint and categories is None:
         options |= {"--sensitivity": sensitivity, "--grid": facts.grid}
+    elif facts.contribution > 1:
+        options |= {"--sensitivity": facts.contribution}
     if best.spec is not None:
         changed = best.spec.mechanism.model_dump(exclude_defaults=True)
         changed_fields = [

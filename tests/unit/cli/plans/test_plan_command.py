@@ -154,3 +154,20 @@ def test_invalid_alpha_is_refused_and_nothing_is_planned(what: list[str], alpha:
     assert (result.exit_code, result.stdout) == (1, "")
     assert isinstance(result.exception, CommandError)
     assert str(result.exception) == f"--alpha: must be a positive finite number, not {alpha}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("laplace", ["--sizes", "5,6"]),
+        ("histogram", ["--sizes", "5,6"]),
+        ("lazy_histogram", ["--sizes", "5,6"]),
+        ("pmw", ["--sizes", "5,6"]),
+        ("unknown_groups", ["--delta", "1e-6"]),
+        ("above_threshold", ["--sizes", "5,6"]),
+    ],
+)
+def test_on_tables_the_sensitivity_is_the_contribution(kind: str, more: list[str]) -> None:
+    arguments = ["--mechanism", kind, "--queries", "20", *more]
+    one, many = plan(*arguments), plan(*arguments, "--sensitivity", "25")
+    assert many["alpha"] > 20 * one["alpha"]

@@ -367,6 +367,7 @@ TOPIC = {
         ["--epsilon", "1", "--form", "cells", "--universe", "1000000000", "--sparsity", "7"],
         ["--epsilon", "1", "--form", "category", "--categories", "5", "--contributions", "2"],
         ["--epsilon", "1", "--form", "running", "--total", "4", "--sensitivity", "2", "--universe", "3"],
+        ["--epsilon", "1", "--form", "count", "--sizes", "3,4", "--sensitivity", "5"],
         ["--epsilon", "1", "--queries", "7", "--source", json.dumps(VALUES)],
         ["--epsilon", "1", "--queries", "7", "--source", json.dumps(RECORDS), "--categories", "4"],
         ["--epsilon", "1", "--queries", "7", "--source", json.dumps(TOPIC)],
