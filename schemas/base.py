@@ -198,7 +198,9 @@ class Amount(Event, wire_omits={"rho"}, wire_omits_defaults=True):
         epsilon = min(self.epsilon, other.epsilon)
         if self.rho is None or other.rho is None:
             return Amount(epsilon=epsilon, delta=min(self.delta, other.delta))
-        return Amount(epsilon=epsilon, delta=max(self.delta, other.delta), rho=min(self.rho, other.rho))
+        less = self if self.rho <= other.rho else other
+        # With Gaussian noise, ε is what ρ implies at δ, and without it a sum: only ε of one kind are comparable.
+        return less if self.delta != other.delta else less.model_copy(update={"epsilon": epsilon})
 
 
 class Position(Event):

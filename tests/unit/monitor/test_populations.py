@@ -10,6 +10,7 @@ from schemas import ExtendStream, OpenStream
 from stream.monitor.api.budget_models import TrailQuery
 from stream.monitor.api.budget_views import list_trail
 from stream.monitor.api.routes import ROUTES
+from tests.builders import source, stream
 from tests.unit.monitor.installation import ANALYST, FEED, HIGH, OPERATOR, VIEWER, Installation, get, post, spec
 
 PATIENTS = {"population": "patients", "epsilon": 12.0}
@@ -72,6 +73,21 @@ async def test_allotment_has_no_more_left_than_its_budget() -> None:
         async with installation.web() as client:
             (row,) = (await get(client, "/api/allotments", analyst="ana"))["items"]
         assert (row["left"]["epsilon"], row["left_share"], row["limited"]) == (left, pytest.approx(left / 3), True)
+
+
+async def test_gaussian_noise_of_others_does_not_limit_an_allotment() -> None:
+    """Under zCDP it gives the source's rest a δ, which the rest of an allotment without Gaussian noise lacks."""
+    installation = Installation()
+    table = source("people", "table", epsilon=2.0, delta=1e-6, accountant="zcdp", attributes={"sex": ["F", "M"]})
+    installation.driver.register(table, {"sex": ["F", "M"] * 50})
+    installation.driver.allot("ana", 0.5, source="people")
+    counts = stream("counts", "people", epsilon=0.5, delta=1e-7, mechanism={"kind": "laplace", "answers": 40})
+    installation.driver.open(counts, acknowledge=True)
+    installation.flow()
+    async with installation.web() as client:
+        (row,) = (await get(client, "/api/allotments", analyst="ana"))["items"]
+        (budget,) = (await get(client, "/api/sources", search="people"))["items"]
+    assert (budget["left"]["delta"], row["limited"], row["left_share"]) == (1e-6, False, 1.0)
 
 
 async def test_analyst_without_allotment_cannot_open() -> None:
