@@ -16,6 +16,7 @@ from stream.kafka.acls import AclRole, Resource, role_access
 from stream.kafka.broker_addresses import default_replicas
 from stream.kafka.client.broker_connections import admin_client, ask_any_broker
 from stream.kafka.topic_layouts import (
+    KAFKA_TOPICS,
     REPLICATION,
     Difference,
     TopicLayout,
@@ -245,15 +246,16 @@ async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole
 
 
 async def check_topics(settings: Settings) -> list[Difference]:
-    """Compares all topics with their layout and number of replicas; the principal needs DescribeConfigs.
+    """Compares all topics with their layout and replicas; the principal needs DescribeConfigs.
 
-    TopicsError as for `read_topics`, or if a configuration may not be read.
+    Kafka's own topics must have as many replicas, if the principal may see them. TopicsError as for `read_topics`, or if a configuration may not be read.
     """
     inspected = await inspect_topics(settings)
     require_readable(inspected.hidden, {})
     async with admin_client(settings) as admin:
         wanted = (await brokers_and_replication(admin, settings))[1]
-    fewer = ((name, min(found)) for name, found in inspected.replicas.items() if min(found) < wanted)
+        replicas = {**inspected.replicas, **await describe_topics(admin, list(KAFKA_TOPICS))}
+    fewer = ((name, min(found)) for name, found in replicas.items() if found and min(found) < wanted)
     lacking = [Difference(name, REPLICATION, str(wanted), str(count)) for name, count in fewer]
     return lacking + inspected.differences
 

@@ -147,6 +147,8 @@ def alerts_group(settings: Settings, target: str = "") -> str:
     return f"{settings.prefix}-alerts-{target}"
 
 
+KAFKA_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
+"""Kafka's own topics: without a partition of these, services cannot commit."""
 PARTITIONS, REPLICATION = "partitions", "replication"
 """Settings of a ``Difference`` that are not in a topic's configuration."""
 PARTITIONS_REMEDY = (

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError
 
 from schemas import EventsSource
 from sotto import AsyncClient
@@ -26,7 +28,15 @@ from stream.kafka.topic_creation import (
     inspect_live_topic,
     require_topics,
 )
-from stream.kafka.topic_layouts import TopicsError, layout, read_configurations
+from stream.kafka.topic_layouts import (
+    KAFKA_TOPICS,
+    REPLICATION,
+    Difference,
+    TopicsError,
+    describe_topics,
+    layout,
+    read_configurations,
+)
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from tests.builders import stream
@@ -78,6 +88,18 @@ def test_check_reports_topics_with_fewer_replicas(environment: dict[str, Any]) -
         assert f"{topic.name} has replication=1, not 2" in fewer.stderr
     assert "or give the present number as --replication (SOTTO_REPLICATION)" in fewer.stderr
     assert run_sotto("topics", "check", **environment).returncode == 0
+
+
+async def test_check_reports_kafkas_own_topics_with_fewer_replicas(environment: dict[str, Any]) -> None:
+    """Without a broker that has the only replica, services cannot commit."""
+    settings = settings_of(environment, replication=2)
+    [offsets, _] = KAFKA_TOPICS
+    async with admin_client(settings) as admin, asyncio.timeout(SECONDS):
+        while not (await describe_topics(admin, [offsets]))[offsets]:
+            with suppress(KafkaError):  # the first request creates the topic
+                await admin.find_coordinator("first")
+            await asyncio.sleep(0.1)
+    assert Difference(offsets, REPLICATION, "2", "1") in await check_topics(settings)
 
 
 async def test_create_gives_missing_topic_the_partitions_of_others(environment: dict[str, Any]) -> None:
