@@ -195,6 +195,11 @@ async def _retry_until_coordinated(call: Callable[[], Awaitable[Result]]) -> Res
 
 LOST_ANSWERS_REASON: Final = "restored from a backup: its answers since the backup are not known"
 HALTED_REASON: Final = "restored from a backup: grants since the backup are not known"
+ROLLBACK_REASONS: Final = (
+    "a rollback was accepted: later answers are not known",
+    "a rollback was accepted: later grants are not known",
+)
+"""Reasons for streams, and for sources and populations, if topics are older than an anchor and no backup was imported."""
 
 
 class RestoredLedger:
@@ -250,17 +255,18 @@ class RestoredLedger:
         - ``halt``: grants are unknown; all sources and populations are halted.
         - ``accept_loss``: grants are unknown; all sources and populations continue.
 
-        ``backup_digest`` is the digest of the file.
+        ``backup_digest`` is the digest of the file. ``reason`` is the operator's, if a rollback is accepted.
         """
-        lost = sum([self.ledger.halt_lost_stream(*names, LOST_ANSWERS_REASON) for names in self.streams()])
+        lost_answers, lost_grants = (LOST_ANSWERS_REASON, HALTED_REASON) if reason is None else ROLLBACK_REASONS
+        lost = sum([self.ledger.halt_lost_stream(*names, lost_answers) for names in self.streams()])
         if since == "halt":
             for name, account in self.ledger.accounts.items():
                 if account.state == "open":
-                    self.ledger.halt_source(name, HALTED_REASON)
+                    self.ledger.halt_source(name, lost_grants)
             # The backup lacks sources that joined later, and their grants.
             for name, people in self.ledger.populations.items():
                 if people.state == "open":
-                    self.ledger.halt_population(name, HALTED_REASON)
+                    self.ledger.halt_population(name, lost_grants)
         outputs = Outputs()
         self._trail.write_restored(since, lost, backup_digest, outputs, reason)
         yield outputs

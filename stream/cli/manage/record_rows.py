@@ -108,9 +108,9 @@ class ShownGrant:
 
     @property
     def as_of(self) -> str:
-        """Describe the time of the totals: the end, the worker's status, the last charge or the opening."""
+        """Describe the time of the totals: a loss, the end, the worker's status, the last charge or the opening."""
         if self.grant.settled:
-            return "its end"
+            return "before the loss" if self.grant.lost else "its end"
         if self._newer_status is None or self.written is None:
             return "the last charge" if self.grant.answered else "the opening"
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.written))

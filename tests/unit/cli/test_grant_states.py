@@ -61,6 +61,12 @@ def test_figures_are_final_once_the_ledger_has_the_last_totals() -> None:
     assert (shown.totals.answered, shown.state, shown.as_of) == (9, "closed", "its end")
 
 
+def test_figures_of_a_restored_stream_are_older_than_its_end() -> None:
+    """A stream may have answered after the backup, so its figures are not those of its end."""
+    shown = ShownGrant(grant(answered=5, tops=2, state="halted", settled=True, lost=True), None, None)
+    assert (shown.totals.answered, shown.as_of) == (5, "before the loss")
+
+
 def test_stream_that_its_worker_refuses_is_not_shown_as_open() -> None:
     shown = ShownGrant(grant(), digest(refused="table: source data differs"), 1e9)
     assert (shown.state, shown.reason) == ("not answering", "table: source data differs")

@@ -30,6 +30,7 @@ from stream.dev.backup_file import (
 from stream.dev.ledger_restoration import (
     HALTED_REASON,
     LOST_ANSWERS_REASON,
+    ROLLBACK_REASONS,
     RestoredLedger,
     _records_of_backup,
     _require_empty,
@@ -92,6 +93,15 @@ def test_restored_streams_count_as_spent_and_never_answer(since: LostTimeStateme
     [restored] = [entry for entry in new.trail() if entry.kind == "restored"]
     assert (restored.since, restored.lost) == (since, 4)
     assert check_backup(back_up(new, tmp_path / "next")).findings == []
+
+
+def test_reasons_of_an_accepted_rollback_name_no_backup(tmp_path: Path) -> None:
+    old = installation()
+    ledger = RestoredLedger(old.topics, check_backup(back_up(old, tmp_path / "backup")).ledger_records)
+    assert list(ledger.make_outputs("halt", "0" * 64, "disk of broker 2 restored"))
+    accounts = ledger.ledger.accounts.values()
+    lost = {grant.reason for account in accounts for grant in account.grants.values() if grant.lost}
+    assert (lost, {account.reason for account in accounts}) == ({ROLLBACK_REASONS[0]}, {ROLLBACK_REASONS[1]})
 
 
 @pytest.mark.parametrize("since", get_args(LostTimeStatement))
