@@ -21,7 +21,6 @@ from stream.kafka.topic_layouts import (
     Difference,
     TopicLayout,
     TopicsError,
-    changed_topic_remedy,
     compaction_problem,
     configuration_differences,
     create_missing,
@@ -32,6 +31,7 @@ from stream.kafka.topic_layouts import (
     layout,
     missing_topic_problem,
     partition_differences,
+    partitions_problem,
     prefixes_of,
     read_configurations,
     require_readable,
@@ -321,7 +321,9 @@ async def inspect_live_topic(settings: Settings, source: EventsSource, needed_ms
     """
     try:
         async with admin_client(settings) as admin:
-            if (replicas := (await describe_topics(admin, [source.topic])).get(source.topic)) is None:
+            changelog = Topics(settings.prefix).feed_state(source.source)
+            found = await describe_topics(admin, [source.topic, changelog])
+            if (replicas := found.get(source.topic)) is None:
                 return LiveTopicReport()
             if not replicas:
                 return LiveTopicReport(is_missing=True, problem=missing_topic_problem(source.source, source.topic))
@@ -333,7 +335,9 @@ async def inspect_live_topic(settings: Settings, source: EventsSource, needed_ms
     compaction = compaction_problem(source, actual)
     return LiveTopicReport(
         is_compacted=compaction is not None,
-        problem=compaction or timestamps_problem(source, actual),
+        problem=compaction
+        or timestamps_problem(source, actual)
+        or partitions_problem(source.source, source.topic, len(replicas), len(found.get(changelog) or replicas)),
         warning=None if compaction else retention_warning(source, actual, needed_ms),
     )
 
@@ -358,11 +362,8 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
         if not kept:
             raise TopicsError(f"topic {wanted.name} was not created; see 'sotto topics acl --role feed'")
         actual = {} if is_new else await read_configurations(admin, [wanted.name])
-    if len(kept) != wanted.partitions:
-        raise TopicsError(
-            f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; "
-            f"{changed_topic_remedy(source)}"
-        )
+    if problem := partitions_problem(source, topic, wanted.partitions, len(kept)):
+        raise TopicsError(problem)
     if deleting := retention_differences(wanted, actual.get(wanted.name, {})):
         raise TopicsError(f"Kafka deletes records that must be kept: {format_differences(deleting)}")
     return wanted.partitions

@@ -330,6 +330,14 @@ def timestamps_problem(source: EventsSource, actual: Mapping[str, str]) -> str |
     )
 
 
+def partitions_problem(source: str, topic: str, partitions: int, former: int) -> str | None:
+    """Returns why feeds refuse a live topic whose number of partitions has changed; None if it has not."""
+    if partitions == former:
+        return None
+    remedy = changed_topic_remedy(source)
+    return f"topic {topic} has {partitions} partitions, and had {former} when its first stream began; {remedy}"
+
+
 def missing_topic_problem(source: str, topic: str) -> str:
     """Returns that a source's topic does not exist, with the command that creates it."""
     return f"topic {topic} of source '{source}' does not exist; 'sotto events topic {source}' creates it"

@@ -23,6 +23,7 @@ from schemas import Answer, EventsSource, StreamSpec
 from schemas.answers import HEADER_PREFIX
 from sotto import Driver
 from stream.kafka.client.broker_connections import admin_client
+from stream.kafka.topic_creation import inspect_live_topic
 from stream.processing.dead_letters import MAX_BATCH_RECORDS
 from stream.services.processes import Service
 from tests import bombs
@@ -305,9 +306,9 @@ async def test_feed_stops_counting_a_topic_with_more_partitions(
         await topic.mark(YESTERDAY + 5000)
         await topic.settled(YESTERDAY + 5000)
         await add_partitions(installation.settings, topic.source.topic, PARTITIONS + 1)
-        await _wait_for_readiness(
-            port, f"has {PARTITIONS + 1} partitions, and had {PARTITIONS} when its first stream began"
-        )
+        refusal = f"has {PARTITIONS + 1} partitions, and had {PARTITIONS} when its first stream began"
+        await _wait_for_readiness(port, refusal)
+        assert refusal in ((await inspect_live_topic(installation.settings, topic.source)).problem or "")
     finally:
         await topic.producer.stop()
 

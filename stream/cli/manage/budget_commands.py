@@ -221,6 +221,10 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         say(describe_engine(record.source, DEFAULT_TABLE_BYTES), soft_wrap=True)
     if isinstance(record.source, EventsSource):
         say(describe_live_topic(record.source), soft_wrap=True)
+        if record.source.period_of is None and record.state == "open":
+            print_warnings(
+                filter(None, [asyncio.run(inspect_live_topic(local_settings(), record.source)).problem])
+            )
         if record.source.has_periods:
             say(
                 f"each period has a separate budget: 'sotto source list' shows the latest, 'sotto source list --all' all, and "

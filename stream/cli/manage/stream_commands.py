@@ -246,6 +246,8 @@ def show(names: Names, as_json: AsJson = False) -> None:
         say(f"for further answers: {remedy}", soft_wrap=True)
     if grant.spec.standing is not None:
         say(describe_standing_query(grant.spec, declared), soft_wrap=True)
+        if isinstance(declared, EventsSource) and declared.period_of is None and grant.state == "open":
+            print_warnings(filter(None, [asyncio.run(inspect_live_topic(local_settings(), declared)).problem]))
     for line in _promise_lines(grant, declared):
         say(line, soft_wrap=True)
     if shown.state == "exhausted":

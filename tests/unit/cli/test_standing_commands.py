@@ -96,6 +96,8 @@ def test_opening_without_a_fit_topic_has_no_forecast(driver: Driver, monkeypatch
     said = CliRunner().invoke(app, ["stream", "open", json.dumps(standing("three")), "--force"])
     assert "warning: topic t has other timestamps\n" in said.stderr
     assert "first answer" not in said.output
+    for arguments in (("stream", "show", "three"), ("source", "show", "flights")):
+        assert CliRunner().invoke(app, arguments).stderr == "warning: topic t has other timestamps\n"
 
 
 def test_source_add_refuses_a_compacted_topic(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
