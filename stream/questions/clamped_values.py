@@ -64,7 +64,7 @@ def warn_about_clamping(
     lines += _describe_steps(attributes, (name, *groups))
     ends = _describe_ends(attributes, predicates, query.where, groups)
     ranked = () if query.quantile is None else (query.quantile,)
-    others = _describe_other_categories(attributes, predicates, query.where, (*groups, *ranked))
+    others = describe_other_categories(attributes, predicates, query.where, (*groups, *ranked))
     days = _describe_weekdays(attributes, predicates, (*groups, *ranked))
     return (*lines, *_describe_person_sum(attributes, query), *ends, *others, *days)
 
@@ -82,7 +82,7 @@ def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
         *_describe_numbers(source.attributes, name, standing.where),
         *_describe_steps(source.attributes, (name, *groups)),
         *_describe_ends(source.attributes, where, standing.where, groups),
-        *_describe_other_categories(source.attributes, where, standing.where, groups),
+        *describe_other_categories(source.attributes, where, standing.where, groups),
         *_describe_weekdays(source.attributes, where, (name, *groups)),
     )
 
@@ -184,7 +184,7 @@ def _describe_ends(
     return tuple(_describe_end(name, clamped[name], ends) for name, ends in found.items() if ends)
 
 
-def _describe_other_categories(
+def describe_other_categories(
     attributes: Mapping[str, Domain], predicates: Iterable[str], where: str | None, groups: Iterable[str]
 ) -> tuple[str, ...]:
     """Describe each category ``other`` that a condition or a group counts."""

@@ -11,6 +11,7 @@ from schemas import Amount, EstimateCalibration, GrantRecord, Query, SourceRecor
 from stream.formatting import format_error_bound, values_of
 from stream.questions import Result, Results, result_text
 from stream.questions.answer_warnings import describe_reasons, largest_error
+from stream.questions.clamped_values import describe_other_categories
 from stream.questions.question_forms import limit_by_plan, validate_as_invalid
 from stream.questions.result_text import (
     ERROR_SUFFIX,
@@ -22,6 +23,7 @@ from stream.questions.result_text import (
     total_cost,
 )
 from stream.questions.results import list_warnings
+from stream.sql.aggregates import AnswerColumn
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement
 from stream.sql.statement_clauses import satisfies_having
 from stream.sql.statement_questions import StatementPlan, code_in_group
@@ -206,6 +208,7 @@ class PreparedStatement:
         ordered = [{name: rows[at].get(name, defaults.get(name)) for name in names} for at in order]
         marked = describe_reasons(tuple(why for at in order for why in why_not[at].values()))
         warnings = [line for result in results for line in result.question_warnings]
+        warnings += _warn_of_missing(plan, target.source)
         if any(result.basis == "hypothesis" for result in results):
             warnings.append(_ESTIMATED_WARNING)
         if is_chosen and (not ordered or any(name.endswith(HIGH_SUFFIX) for name in names)):
@@ -253,6 +256,16 @@ def _error_bound(query: Mapping[str, Any], result: Result, index: int) -> float 
     at = index if result.estimates is not None else 0
     number, interval = numbers[at], intervals[at] if at < len(intervals) else None
     return None if number is None else largest_error(number, interval, None)
+
+
+def _warn_of_missing(plan: StatementPlan, source: TableSource) -> Iterator[str]:
+    """Warn of each COUNT(a) that, unlike in other SQL, counts rows whose category is missing."""
+    for question in plan.questions:
+        column = None if question.column is None else plan.columns[question.column]
+        for name in column.counted_columns if isinstance(column, AnswerColumn) else ():
+            same = [one for one in source.attributes if one.casefold() == name.casefold()]
+            for line in describe_other_categories(source.attributes, (), question.query.get("where"), same):
+                yield f"COUNT({name}) counts as COUNT(*): {line}"
 
 
 def _sort_keys(

@@ -368,7 +368,11 @@ def _remedy_for_token(tokens: Sequence[Token]) -> str | None:
     if first.token_type is TokenType.DOT and kinds[:1] == [TokenType.NUMBER]:
         return "write a digit before the point, as in 0.5"
     if first.token_type is TokenType.IS and TokenType.NULL in kinds:
-        remedy = "leave this condition out" if TokenType.NOT in kinds else "ask for that category"
+        remedy = (
+            "leave this condition out, or exclude that category"
+            if TokenType.NOT in kinds
+            else "ask for that category"
+        )
         return f"{_MISSING_CELLS}; {remedy}"
     return _HINTS.get(first.token_type)
 

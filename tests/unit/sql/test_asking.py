@@ -708,3 +708,16 @@ def test_statement_on_a_zcdp_source_names_its_rho() -> None:
     assert (first.stream, first.cost.rho) == ("small", made.grant("patients", "small").cost.rho)
     assert f"for ρ = {first.cost.rho:.4g} (cheapest open stream: laplace, least ρ, " in repr(first)
     assert "for ρ = 0 (cheapest open stream: laplace, its grant counts as spent in full" in repr(second)
+
+
+def test_count_of_a_column_warns_that_missing_categories_count() -> None:
+    attributes = {
+        "level": {"kind": "categories", "values": ["none", "much"], "other": "none"},
+        "age": {"kind": "integers", "minimum": 8, "maximum": 11},
+    }
+    rows: Frame = {"level": ["much", None], "age": [8, 11]}
+    made = opened(LAPLACE, frame=rows, attributes=attributes)
+    warning = "COUNT(Level) counts as COUNT(*): 'level': 'none' also counts missing and undeclared categories"
+    assert made.sql("SELECT COUNT(Level), COUNT(age) FROM s").warnings.count(warning) == 1
+    for statement in ("SELECT COUNT(age) FROM s", "SELECT COUNT(Level) FROM s WHERE level <> 'none'"):
+        assert not any("COUNT(*)" in one for one in made.sql(statement).warnings)

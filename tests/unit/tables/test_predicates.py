@@ -294,7 +294,10 @@ def test_long_names_and_literals_are_cut_in_messages() -> None:
             "height < .5",
             "character 10: . is not allowed in a predicate; write a digit before the point, as in 0.5",
         ),
-        ("age IS NOT NULL", "as the category declared as 'other'; leave this condition out"),
+        (
+            "age IS NOT NULL",
+            "as the category declared as 'other'; leave this condition out, or exclude that category",
+        ),
         (
             "age IS NULL",
             "rows with a missing cell are left out, or count as the category declared as 'other'; ask for",
