@@ -89,8 +89,12 @@ async def test_source_is_registered_as_it_was_previewed(open_page: OpenPage) -> 
         button = page.get_by_role("button", name="Register source…")
         await expect(button).to_be_enabled()
         await button.click()
+        async with page.expect_response("**/api/declarations"):
+            await page.get_by_role("textbox", name="Maximum").fill("251")
+        await expect(button).to_be_enabled()
         await expect(page.locator(".outcome:visible")).to_contain_text("Tick the box")
         await page.get_by_label("Its people are in no other source").check()
+        await expect(page.locator(".outcome:visible")).to_have_count(0)
         sent = await shown_json(page)
         await button.click()
         await confirm_dialog(page, "Register source", "It is registered")
@@ -100,6 +104,36 @@ async def test_source_is_registered_as_it_was_previewed(open_page: OpenPage) -> 
     assert isinstance(request, RegisterSource)
     assert request.request == sent["request"]
     assert request == RegisterSource.model_validate({**sent, "by": "olga"})
+
+
+async def test_refused_forms_are_corrected_and_sent_again(open_page: OpenPage) -> None:
+    """The ledger has decided the id of a refused request, so the corrected form has another."""
+    scene = Scene()
+    scene.driver.register(values("feed", 2.0))
+    mechanism = {"kind": "above_threshold", "threshold": 100, "cutoff": 1}
+    scene.driver.open({"stream": "ward-1", "source": "feed", "epsilon": 0.5, "mechanism": mechanism})
+    scene.flow()
+
+    async def send_twice(page: Page, field: Locator, used: str, button: str, done: str) -> None:
+        for name in (used, "ward-2"):
+            await field.fill(name)
+            await expect(page.get_by_role("region", name="Request").last).to_contain_text(f'"{name}"')
+            await page.get_by_role("button", name=f"{button}…").click()
+            dialog = page.get_by_role("dialog")
+            await dialog.get_by_role("button", name=button).click()
+            if name == used:
+                await expect(dialog.get_by_role("alert")).to_contain_text("choose another")
+                await dialog.get_by_role("button", name="Cancel").click()
+        await expect(dialog.get_by_role("alert")).to_contain_text(done)
+
+    async with scene.served() as address:
+        page = await open_page(address, "register", OPERATOR)
+        await page.get_by_label("Kind").first.select_option("values")
+        await page.get_by_label("Its people are in no other source").check()
+        await send_twice(page, page.get_by_label("Name").first, "feed", "Register source", "It is registered")
+        page = await open_page(address, "plan?source=feed", OPERATOR)
+        await page.get_by_label("Mechanism").select_option("above_threshold")
+        await send_twice(page, page.get_by_label("Name of the stream"), "ward-1", "Open stream", "It is open at")
 
 
 async def test_register_sends_no_declaration_before_it_is_complete(open_page: OpenPage) -> None:

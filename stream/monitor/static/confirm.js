@@ -9,9 +9,9 @@ import { may } from "./session.js";
  * Open a dialog; it is removed when it is closed.
  *
  * `fields` are controls with labels (`element` if one element has both), `prepare()` returns the problem of the fields or null, `perform(token, request)`
- * sends the request under this id and returns the text to show. `danger` marks actions that cannot be undone; `onDone()` is called when the dialog closes after a success.
+ * sends the request under this id and returns the text to show. `danger` marks actions that cannot be undone; `onDone()` is called when the dialog closes after a success, `onRefused()` when the ledger refuses.
  */
-export function confirm({ session, verb, subject, name, effect, details = [], fields = [], danger = false, needs = "operator", prepare = () => null, perform, onDone = () => {} }) {
+export function confirm({ session, verb, subject, name, effect, details = [], fields = [], danger = false, needs = "operator", prepare = () => null, perform, onDone = () => {}, onRefused = () => {} }) {
   const allowed = may(session, needs);
   const token = make("input", { id: "action-token", name: "token", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
   const outcome = make("p", { class: "outcome", role: "alert", hidden: true });
@@ -79,11 +79,10 @@ export function confirm({ session, verb, subject, name, effect, details = [], fi
       tell(refusal(error, needs), "refused");
       setText(button, error.retriable ? "Send again" : `${verb} ${subject}`);
       button.disabled = false;
-      if (error.problem?.code === "refused" && fields.length) {
+      if (error.problem?.code === "refused") {
         request = crypto.randomUUID(); // the ledger would refuse the same request again
-        setText(button, "Try again");
-      } else if (error.problem?.code === "refused") {
-        button.remove();
+        onRefused();
+        fields.length ? setText(button, "Try again") : button.remove();
       }
       freeze(error.retriable === true);
     }

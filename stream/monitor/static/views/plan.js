@@ -258,6 +258,10 @@ export function planView({ query, session }) {
         const took = receipt.compared?.length ? ` ${describeChoice(receipt.compared)}` : "";
         return `It is open at ${amount(receipt.granted ?? cost)}; its worker follows within moments.${took}\n${receiptLine(receipt)}`;
       },
+      onRefused() {
+        request = crypto.randomUUID();
+        json.show(body());
+      },
       onDone() {
         request = crypto.randomUUID();
         location.hash = route("streams", [sent.stream.stream]).slice(1);

@@ -85,6 +85,7 @@ export function registerView({ session }) {
   const json = jsonBlock("Request");
   const registerButton = make("button", { type: "submit", class: "solid" }, "Register source…");
   const confirmed = flag("Its people are in no other source, or only in sources of this population");
+  const unticked = make("p", { class: "outcome wide", role: "alert", "data-level": "refused", hidden: true }, "Tick the box: the ledger cannot know who is in another source.");
   let request = crypto.randomUUID();
   let isTouched = false; // the empty form is no mistake yet
 
@@ -111,11 +112,15 @@ export function registerView({ session }) {
       ),
     ),
     confirmed.element,
+    unticked,
     registerButton,
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     register();
+  });
+  confirmed.control.addEventListener("change", () => {
+    unticked.hidden = true;
   });
   kind.addEventListener("change", show);
 
@@ -208,10 +213,15 @@ export function registerView({ session }) {
     }
   });
 
+  /** The ledger refuses another declaration under the id of a request that it has decided. */
+  function renew() {
+    request = crypto.randomUUID();
+    json.show(body());
+  }
+
   function register() {
+    unticked.hidden = confirmed.control.checked;
     if (!confirmed.control.checked) {
-      problem.hidden = false;
-      setText(problem, "Tick the box above the button: the ledger cannot know who is in another source.");
       confirmed.control.focus();
       return;
     }
@@ -226,8 +236,9 @@ export function registerView({ session }) {
         const receipt = await send("/api/sources", token, { method: "POST", body: sent });
         return `It is registered; streams can be opened on it.\n${receiptLine(receipt)}`;
       },
+      onRefused: renew,
       onDone() {
-        request = crypto.randomUUID();
+        renew();
         location.hash = route("sources", [sent.source.source]).slice(1);
       },
     });
