@@ -149,10 +149,14 @@ async def test_quantile_of_each_group_is_asked_and_shown_with_its_interval(open_
         await page.get_by_role("group", name="In each group of").get_by_label("sex").check()
         await ask(page)
         answer = page.get_by_role("region", name="Answer").first
+        await expect(answer).to_contain_text("(days, q 0.9)")
         await expect(answer).to_contain_text("± rows of rank")
         await expect(answer).to_contain_text("95 % interval")
         await expect(answer.locator("tbody tr")).to_have_count(2)
-    [asked] = scene.asks
+        await page.get_by_label("Ask", exact=True).select_option("top")
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer").first).to_contain_text("(first 5)")
+    asked, _ = scene.asks
     assert (asked.quantile, asked.q, asked.group_by) == ("days", 0.9, ("sex",))
 
 

@@ -17,12 +17,14 @@ function formOf(query, mechanism) {
   return query.candidates ? "choice" : query.cells ? "cell" : query.fraction ? "fraction" : "count";
 }
 
-/** A question in words: its kind, attributes and condition. */
+/** A question in words: its kind, attributes, parameters and condition. */
 export function describeQuestion(title, asked) {
   const about = asked.sum ?? asked.mean ?? asked.quantile ?? asked.iqr ?? asked.variance ?? asked.stddev ?? asked.person_sum;
+  const words = { q: "q", bound: "at most", min_rows: "at least", top: "first" };
+  const named = [about, ...Object.entries(words).map(([field, word]) => (asked[field] ?? "") !== "" && `${word} ${asked[field]}`)].filter(Boolean);
   const groups = asked.group_by?.length ? ` ${title.endsWith("group") ? "of" : "by"} ${asked.group_by.join(", ")}` : "";
   const rows = asked.where && asked.where !== "TRUE" ? `, where ${asked.where}` : "";
-  return `${title}${about ? ` (${about})` : ""}${asked.rate ? ` where ${asked.rate}` : ""}${groups}${rows}`;
+  return `${title}${named.length ? ` (${named.join(", ")})` : ""}${asked.rate ? ` where ${asked.rate}` : ""}${groups}${rows}`;
 }
 
 /** A published question in words. */
