@@ -141,8 +141,8 @@ class AnswerListener:
         self._futures[key].setdefault(query.id, []).append(future)
         future.add_done_callback(partial(self._forget, key, query.id))
         try:
-            async with asyncio.timeout(timeout):
-                await self._follow(key)
+            if self._consumer is None or self._partition_of(key) not in self._followed:
+                await self._follow_unless_failed(key, future, timeout)
         except TimeoutError:
             future.cancel()
             partition, within = self._partition_of(key), "" if timeout is None else f", within {timeout:g} s"
@@ -176,11 +176,29 @@ class AnswerListener:
         topics = self._connection.topics
         return TopicPartition(topics.answers, partition_of(stream, topics.partitions))
 
+    async def _follow_unless_failed(
+        self,
+        stream: bytes,
+        future: asyncio.Future[bytes],
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> None:
+        """Follow the stream's partition, or return when ``future`` has the error of a consumer that failed."""
+        lookup = asyncio.create_task(self._follow(stream))
+        try:
+            either: list[asyncio.Future[Any]] = [lookup, future]
+            await asyncio.wait(either, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if future.cancelled():  # by a disconnect: the lookup notices it, and stops its consumer
+                await asyncio.wait([lookup], timeout=timeout)
+            if lookup.done():
+                lookup.result()
+            elif not future.done():
+                raise TimeoutError
+        finally:
+            lookup.cancel()
+
     async def _follow(self, stream: bytes) -> None:
         """Read the new answers of the stream's partition, unless they are read already."""
         partition = self._partition_of(stream)
-        if self._consumer is not None and partition in self._followed:
-            return
         async with self._start_lock:
             if self._consumer is None:
                 self._followed.clear()

@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.errors import ConsumerStoppedError, KafkaConnectionError, KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import (
+    ConsumerStoppedError,
+    KafkaConnectionError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    TopicAuthorizationFailedError,
+)
 
-from sotto import AsyncClient, Invalid, Query, SottoError, Unreachable
+from sotto import AsyncClient, Forbidden, Invalid, Query, SottoError, Unreachable
 from stream.client.answer_reader import MAX_SEARCHED_STRINGS
 from stream.client.kafka_connection import KafkaConnection
 from stream.processing.protocol import Record
@@ -300,4 +306,18 @@ async def test_lookup_that_fails_without_a_timeout_is_unreachable(answers: Answe
         Unreachable, match=r"^no broker gives the end of sotto\.answers, partition \d, so .* may read the topic"
     ):
         await client._listener.add_question(query, None, None, None)
+    await client.disconnect()
+
+
+async def test_missing_right_to_read_answers_ends_the_lookup(answers: Answers) -> None:
+    """The consumer fails on its first fetch, and its lookup of the partition's end never returns."""
+
+    async def wait_forever(*_: TopicPartition) -> None:
+        await asyncio.Event().wait()
+
+    answers.broken = TopicAuthorizationFailedError("sotto.answers")
+    answers.seek_to_end = wait_forever  # type: ignore[method-assign]
+    client = connected_client()
+    with pytest.raises(Forbidden, match="TopicAuthorizationFailedError"):
+        await client._listener.add_question(Query(id="a", stream="ward", value=1.0), None, None, None)
     await client.disconnect()
