@@ -154,6 +154,19 @@ async def test_stream_beside_an_overdue_stream_keeps_its_forecast(open_page: Ope
             assert ("not asked since" not in text) == is_known
 
 
+async def test_feed_of_extended_streams_does_not_deny_windows(open_page: OpenPage) -> None:
+    """After an extension the last window is unknown; the time of the last answer shows that there was one."""
+    async with Scene().served() as address:
+        page = await open_page(address, "sources")
+        for asked_at, text in (
+            ("null", "no window yet"),
+            ("60", "unknown: an extended stream may have skipped windows"),
+        ):
+            call = f"describeAskedTo({{ clock: 'broker', asked_to: null, asked_at: {asked_at} }})"
+            module = "import('/static/views/source.js').then(({ describeAskedTo }) => "
+            assert await page.evaluate(f"{module}{call})") == text
+
+
 async def test_counts_have_whole_numbers_on_their_axis(open_page: OpenPage) -> None:
     scene = Scene()
     scene.driver.register(values("feed", 4.0))

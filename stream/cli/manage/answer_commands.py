@@ -115,7 +115,8 @@ def watch(
 
     A line has the time, stream, window (in UTC), group, the estimate with ± or its 95 % interval, and the number of
     alerts left. A stream with periods is followed across all of them. The end of a stream is shown too, and so are
-    refused events of live topics if the principal may read dead letters. Stop with Ctrl-C.
+    refused events of live topics if the principal may read dead letters. No line says that feeds stopped asking windows:
+    see 'sotto top'. Stop with Ctrl-C.
     """
     if any(not name for name in streams or ()):
         raise CommandError("give a stream's name, or * for all")

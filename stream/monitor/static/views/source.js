@@ -187,18 +187,24 @@ function feedCard() {
       element.hidden = feed === null;
       if (feed !== null) {
         element.append(figures.element);
-        const { topic, clock, asked_to: end, asked_at: at, processes } = feed;
-        const passed = end !== null && clock === "broker" ? `, ${ago(end)}` : "";
+        const { topic, clock, asked_at: at, processes } = feed;
         figures.update([
           topic,
           CLOCKS[clock](feed),
-          end === null ? "no window yet" : `the window that ends ${time(end)}${passed}`,
+          describeAskedTo(feed),
           at === null ? "none yet" : `${time(at)}, ${ago(at)}`,
           processes.map(process).join("; ") || "none runs: start one with 'sotto serve feed'",
         ]);
       }
     },
   };
+}
+
+export function describeAskedTo({ clock, asked_to: end, asked_at: at }) {
+  if (end === null) {
+    return at === null ? "no window yet" : "unknown: an extended stream may have skipped windows";
+  }
+  return `the window that ends ${time(end)}${clock === "broker" ? `, ${ago(end)}` : ""}`;
 }
 
 function process({ member, started, memory }) {
