@@ -22,6 +22,7 @@ from stream.engine.restore import FETCH_BYTES, Standby, create_reader
 from stream.engine.session import EngineRole, Equipment
 from stream.engine.supervision import Membership, StalledError, Supervision
 from stream.engine.writer import RecordClock
+from stream.formatting import format_count
 from stream.kafka.client.adapter import KAFKA, Clients
 from stream.kafka.client.broker_connections import Stopped, connection_options, retry_until_available
 from stream.kafka.topic_layouts import PARTITIONS_REMEDY
@@ -271,7 +272,7 @@ class Engine:
                 f"{topic_partition.partition} of {topic_partition.topic}" for topic_partition in beyond
             )
             self.refusal = (
-                f"this {self.role.name}'s topics all had {self._partition_count} partitions when it began; it refuses later "
+                f"this {self.role.name}'s topics all had {format_count(self._partition_count, 'partition')} when it began; it refuses later "
                 f"ones: {named}; {self._remedy or PARTITIONS_REMEDY}"
             )
             log.error("partitions refused", role=self.role.name, reason=self.refusal)

@@ -96,7 +96,7 @@ def create_topic(
             f"leave the option out to use it as it is{more if partitions > count else ''}"
         )
     created = f"created {declared.topic}" if is_new else f"{declared.topic} exists already,"
-    say(f"{created} with {count} partitions")
+    say(f"{created} with {format_count(count, 'partition')}")
 
 
 def _require_objects(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

@@ -96,7 +96,11 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 @pytest.mark.parametrize(
-    ("new", "said"), [(True, "created ops.departures with 3"), (False, "ops.departures exists already, with 3")]
+    ("new", "said"),
+    [
+        (True, "created ops.departures with 1 partition"),
+        (False, "ops.departures exists already, with 3 partitions"),
+    ],
 )
 def test_missing_topic_of_a_source_is_created(
     new: bool, said: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +111,7 @@ def test_missing_topic_of_a_source_is_created(
 
     monkeypatch.setattr(event_commands, "create_live_topic", make)
     driver.register({**FLIGHTS, "clock": "marks"})
-    assert run_connected("events", "topic", "flights", "--partitions", "3") == f"{said} partitions\n"
+    assert run_connected("events", "topic", "flights", "--partitions", "1" if new else "3") == f"{said}\n"
     driver.register(builders.source())
     with pytest.raises(Invalid, match="is not a live topic"):
         run_connected("events", "topic", "feed")
