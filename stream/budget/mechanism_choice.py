@@ -146,12 +146,16 @@ def compare_for_source(
         **goal_fields,
     )
     choices = rank_mechanisms(goal, on_mechanism)
-    return MechanismComparison(goal, choices, options, _describe_counted_rows(form, source))
+    return MechanismComparison(
+        goal, choices, options, _describe_counted_rows(form, source, goal.facts.contribution)
+    )
 
 
-def _describe_counted_rows(form: Form, source: Source | None) -> str:
+def _describe_counted_rows(form: Form, source: Source | None, contribution: int) -> str:
     if form in _FORMS_WITHOUT_ROWS and not (form == "alarm" and isinstance(source, TableSource)):
         return ""
+    if source is None and contribution > 1:
+        return f"of each person at most {contribution:,} rows count"
     if source is None or (isinstance(source, TableSource) and source.person is None):
         return ROW_IS_PERSON
     return describe_table_bound(source)

@@ -355,14 +355,21 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCali
 
 
 def _with_rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts) -> AnswersCalibration:
+    return calibration.model_copy(update={"alpha": planned_rank_alpha(calibration, facts)})
+
+
+def planned_rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts) -> float:
+    """Return ``rank_alpha``; PlanError if workers would refuse the draws of an answer."""
     try:
         noise = quantile_noise(calibration, facts)
     except NoiseScaleError as error:
         raise PlanError(str(error)) from None
     steps = [largest_draw_distance(rate) for rate in noise.rates]
-    if any(one > MOST_STEPS for one in steps) or 2 * facts.group_count * sum(steps) > MOST_WEIGHTS:
-        raise PlanError(
-            f"one answer would draw from {2 * facts.group_count * sum(steps):,} weights, and the limit is {MOST_WEIGHTS:,}; raise "
-            "epsilon, or lower answers, groups or quantiles"
-        )
-    return calibration.model_copy(update={"alpha": rank_alpha(calibration, facts, noise)})
+    sides = 2 * facts.group_count
+    for needed, limit in ((2 * max(steps, default=0), 2 * MOST_STEPS), (sides * sum(steps), MOST_WEIGHTS)):
+        if needed > limit:
+            raise PlanError(
+                f"one answer would draw from {needed:,} weights, and the limit is {limit:,}; raise epsilon, or lower answers, "
+                "contribution, groups or quantiles"
+            )
+    return rank_alpha(calibration, facts, noise)

@@ -157,13 +157,15 @@ def _plan_mechanism(kind: str, goal: PlanGoal) -> Choice:
         if goal.epsilon is None and needed is not None:
             spec = spec.model_copy(update={"epsilon": needed})
         calibration = choose_calibration(spec, goal.facts)
+        if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
+            return Choice(
+                kind, "its error depends on the table, because the number of rows is private; give --rows"
+            )
+        alpha = form_alpha(calibration, spec.mechanism, goal)
     except PlanError as error:
         return Choice(kind, str(error))
     except ValidationError as error:
         return Choice(kind, describe(error))
-    if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
-        return Choice(kind, "its error depends on the table, because the number of rows is private; give --rows")
-    alpha = form_alpha(calibration, spec.mechanism, goal)
     vacuous = is_vacuous(
         spec, calibration.model_copy(update={"alpha": as_count_error(alpha, goal)}), goal.facts.rows
     )

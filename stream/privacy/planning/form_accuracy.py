@@ -33,8 +33,7 @@ from stream.privacy.planning.answer_plans import (
     alpha_for,
     answer_law,
     parse_quantiles,
-    quantile_noise,
-    rank_alpha,
+    planned_rank_alpha,
     rates_reach,
 )
 from stream.privacy.planning.estimate_plans import ErrorBounds
@@ -248,7 +247,7 @@ def _rank_error(calibration: Calibration, goal: PlanGoal) -> float:
             contribution=facts.contribution,
             replaced=facts.neighbors == "replace",
         )
-        return rank_alpha(calibration, asked, quantile_noise(calibration, asked))
+        return planned_rank_alpha(calibration, asked)
     if isinstance(calibration, ReleaseCalibration):
         failure = SUMS_PART * calibration.beta / calibration.expected_queries
         return misfits_reach(release_law(calibration), facts.universe or 1, 2 * size, goal.q, failure)

@@ -97,7 +97,11 @@ class LaplaceStatistics:
         try:
             found = self._plan_noise(slot, statistic)
         except NoiseScaleError:
-            raise wide_noise_rejection(form, "answers") from None
+            if statistic.uses_moments:
+                raise wide_noise_rejection(form, "answers") from None
+            raise malformed_rejection(
+                f"{form}: its noise would be too wide; open a stream with a larger epsilon or fewer answers, or declare a smaller contribution"
+            ) from None
         weights = statistic.groups * sum(2 * law.max_distance for law in found.draws)
         for what, needed, limit in (("random words", found.words, MAX_WORDS), ("weights", weights, MOST_WEIGHTS)):
             if needed > limit:

@@ -268,3 +268,11 @@ def test_quantile_needs_an_ordered_attribute() -> None:
         asked = ["--epsilon", "1", "--source", json.dumps(source("add-remove")), "--form", "quantile"]
         with pytest.raises(PlanError, match="has no quantiles; give one of age, dose"):
             CliRunner().invoke(app, ["plan", *asked, *arguments], catch_exceptions=False)
+
+
+def test_quantiles_that_a_worker_refuses_are_not_planned() -> None:
+    asked = ["--form", "quantile", "--sizes", "300", "--neighbors", "replace", "--rows", "300000"]
+    found = compared(*asked, "--queries", "20", "--epsilon", "4", "--sensitivity", "300")
+    [why] = [one["why"] for one in found["mechanisms"] if one["mechanism"] == "laplace"]
+    assert "would draw from 1,064,678 weights, and the limit is 524,288" in why
+    assert found["counted"] == "of each person at most 300 rows count"

@@ -227,3 +227,13 @@ def test_dry_run_of_a_statistic_shows_its_price(added: Driver) -> None:
     priced = added.ask("laplace", quantile="age", dry_run=True)
     assert priced.is_priced
     assert priced.price == pytest.approx(1.0, rel=1e-6)
+
+
+def test_quantile_with_too_wide_noise_is_refused_with_the_remedy() -> None:
+    made = Driver(KEY, partitions=1)
+    rows = {"who": list(range(50)), "age": [17] * 50}
+    table = source("people", "table", path="in memory", neighbors="replace", attributes={"age": 300})
+    made.register({**table, "person": "who", "contribution": 300}, table=rows)
+    made.open(stream("s", "people", mechanism={"kind": "laplace", "answers": 100}), acknowledge=True)
+    with pytest.raises(Rejected, match="too wide; open a stream with a larger epsilon or fewer answers"):
+        made.ask("s", quantile="age")
