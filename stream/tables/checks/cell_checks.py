@@ -56,7 +56,7 @@ class Misfit:
     farthest: str | None
     """The number farthest out of range."""
     sum_moved: float | None
-    """Change of the attribute's sum by clamping or rounding finite cells; None if it has no sum."""
+    """Change of the attribute's sum by clamping or rounding finite cells, also in rows that are left out; None if it has no sum."""
 
 
 class ValueCounts:

@@ -73,7 +73,7 @@ def test_misfitting_table_has_status_1_and_lists_every_misfit() -> None:
         "age │ above │ 1 │ 25 % │ 120 (clamped) │ farthest: 140",
         "sex │ undeclared │ 1 │ 25 % │ left out │ 'x' 1×",
         "bmi │ below │ 1 │ 25 % │ left out │ farthest: 9",
-        "clamping values above the range changes the sum of age by -20",
+        "clamping values above the range changes the sum of age by -20 over all rows, also those left out",
         "people (by who) in the rows that fit: 1, with several rows: 1; most rows of one: 2; rows beyond the contribution of 1: 1; rows without a person: 0",
         "the table does not fit its declaration",
     ):
