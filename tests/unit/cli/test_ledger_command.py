@@ -10,6 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from schemas import HaltStream, TrailRecord, trail_codec
+from schemas.ledger import TrailRestored
 from sotto import Refused
 from stream.budget.receipts import entry_digest
 from stream.cli.manage.ledger_commands import continue_after_rollback, verify
@@ -76,6 +77,13 @@ def test_export_overwrites_nothing_and_names_its_formats(entries: Entries, tmp_p
 def test_every_trail_entry_is_one_line(entries: Entries) -> None:
     assert {len(summary_row(entry)) for entry, _ in entries} == {7}
     assert any("refused: stream 'nowhere'" in summary_row(entry)[5] for entry, _ in entries)
+
+
+@pytest.mark.parametrize(("reason", "loss"), [(None, "backup"), ("disk of broker 2 restored", "rollback")])
+def test_trail_line_of_a_loss_names_backup_or_rollback(reason: str | None, loss: str) -> None:
+    digest = "0" * 64
+    entry = TrailRestored(number=1, previous=digest, time=0, since="halt", lost=1, backup=digest, reason=reason)
+    assert summary_row(entry)[5] == f"since the {loss}: halt; 1 stream halted"
 
 
 def test_verify_compares_files_with_noted_heads(entries: Entries, tmp_path: Path) -> None:
