@@ -208,7 +208,7 @@ class PreparedStatement:
         ordered = [{name: rows[at].get(name, defaults.get(name)) for name in names} for at in order]
         marked = describe_reasons(tuple(why for at in order for why in why_not[at].values()))
         warnings = [line for result in results for line in result.question_warnings]
-        warnings += _warn_of_missing(plan, target.source)
+        warnings += _warn_of_missing(plan, target.source, results)
         if any(result.basis == "hypothesis" for result in results):
             warnings.append(_ESTIMATED_WARNING)
         if is_chosen and (not ordered or any(name.endswith(HIGH_SUFFIX) for name in names)):
@@ -258,9 +258,9 @@ def _error_bound(query: Mapping[str, Any], result: Result, index: int) -> float 
     return None if number is None else largest_error(number, interval, None)
 
 
-def _warn_of_missing(plan: StatementPlan, source: TableSource) -> Iterator[str]:
-    """Warn of each COUNT(a) that, unlike in other SQL, counts rows whose category is missing."""
-    for question in plan.questions:
+def _warn_of_missing(plan: StatementPlan, source: TableSource, results: Results) -> Iterator[str]:
+    """Warn of each COUNT(a) that, unlike in other SQL, counts rows whose category is missing; not of refusals."""
+    for question in plan.questions if results.answered or any(one.is_priced for one in results) else ():
         column = None if question.column is None else plan.columns[question.column]
         for name in column.counted_columns if isinstance(column, AnswerColumn) else ():
             same = [one for one in source.attributes if one.casefold() == name.casefold()]

@@ -721,3 +721,5 @@ def test_count_of_a_column_warns_that_missing_categories_count() -> None:
     assert made.sql("SELECT COUNT(Level), COUNT(age) FROM s").warnings.count(warning) == 1
     for statement in ("SELECT COUNT(age) FROM s", "SELECT COUNT(Level) FROM s WHERE level <> 'none'"):
         assert not any("COUNT(*)" in one for one in made.sql(statement).warnings)
+    made.close("patients", "s")
+    assert made.sql("SELECT COUNT(Level) FROM s", outcomes=True).warnings == ()
