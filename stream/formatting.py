@@ -173,7 +173,7 @@ def longest_name(attributes: Mapping[str, Domain], by: Sequence[str]) -> int:
 def describe_choice(compared: Sequence[ComparedMechanism]) -> str:
     """Describe the mechanism that ``auto`` chose and the next best mechanisms, with their expected errors."""
     chosen, *others = compared
-    text = f"auto took {chosen.kind}: a count of the workload {_expected_error(chosen)} ({chosen.why})"
+    text = f"auto took {chosen.kind}: a count of the workload {_expected_error(chosen)}"
     return "; ".join([text, *(f"{one.kind} {_expected_error(one)}" for one in others)])
 
 
@@ -181,7 +181,7 @@ def _expected_error(one: ComparedMechanism) -> str:
     if one.error is None:
         return f"does not apply: {one.why}"
     error = f"is expected to err by {format_error_bound(one.error, grouped=True)} rows"
-    return f"{error} on average over example tables" if one.kind == "pmw" else error
+    return f"{error}{' on average over example tables' * (one.kind == 'pmw')} ({one.why})"
 
 
 def describe_table_bound(source: Source) -> str:

@@ -168,6 +168,9 @@ def test_command_explains_the_choice_and_asks_for_force(monkeypatch: pytest.Monk
     said = run_connected("stream", "open", json.dumps(auto()))
     assert "auto took histogram: a count of the workload is expected to err by" in said
     assert re.search(r"; pmw is expected to err by [\d.,]+ rows on average over example tables", said)
+    assert re.search(
+        r"; laplace is expected to err by [\d.,]+ rows \(one charged answer for each of [\d,]+ questions", said
+    )
     useless = json.dumps(auto("useless", epsilon=0.01))
     with pytest.raises(Refused, match="not informative"):
         run_connected("stream", "open", useless)
