@@ -15,7 +15,7 @@ from playwright.async_api import Page, expect
 
 from schemas import Amount
 from stream.monitor.api.models import Readiness
-from stream.monitor.api.service_models import PartitionRow, WorkersView
+from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
 from stream.monitor.api.views import source_row
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, Scene, above, values
@@ -228,6 +228,12 @@ async def test_page_shows_that_one_more_question_may_wait(open_page: OpenPage) -
         await expect(waiting).to_contain_text("unclear after a halted question")
         await page.goto(f"{address}/#/workers")
         await expect(page.get_by_role("table", name="Input partitions")).to_contain_text("0 to 1")
+        note = page.get_by_text("A feed's lag and events are those of the topic of partial counts.")
+        await expect(note).to_be_hidden()
+        feed = MemberRow(role="feed", member="feed-1", host="vm", partitions=[0], lag=0, events_per_second=1.6)
+        scene.monitor.set_workers(WorkersView(time=scene.now, members=[feed], partitions=[row]))
+        await page.reload()
+        await expect(note).to_be_visible()
 
 
 async def test_page_follows_the_ledger_without_a_reload(open_page: OpenPage) -> None:

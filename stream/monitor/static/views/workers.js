@@ -102,7 +102,8 @@ export function workersView() {
   const partitionList = new KeyedList(partitions, partitionRow);
   const none = emptyState("No service is running", "Without services, no query is answered and no budget is granted. Start them:", SERVE);
   none.hidden = true;
-  const processes = card("Processes", table(MEMBERS, members, "Processes"), none);
+  const feeds = make("p", { class: "quiet" }, "A feed's lag and events are those of the topic of partial counts. How many events a live topic has is private.");
+  const processes = card("Processes", table(MEMBERS, members, "Processes"), feeds, none);
   const inputs = card("Input partitions", table(PARTITIONS, partitions, "Input partitions"));
   return {
     element: make("div", { class: "view" }, make("h1", {}, "Workers"), processes, inputs),
@@ -115,6 +116,7 @@ export function workersView() {
       memberList.show(data.members, (member) => `${member.role} ${member.member}`);
       partitionList.show(data.partitions, (row) => `${row.role} ${row.partition}`);
       none.hidden = data.members.length > 0;
+      feeds.hidden = data.members.every((member) => member.role !== "feed");
       processes.querySelector(".table-frame").hidden = data.members.length === 0;
       inputs.hidden = data.partitions.length === 0;
     },
