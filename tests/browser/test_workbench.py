@@ -261,7 +261,9 @@ async def test_plan_shows_its_cost_curve_and_vacuous_promises(open_page: OpenPag
     scene.flow()
     async with scene.served() as address:
         page = await open_page(address, "plan?source=feed", VIEWER)
+        await expect(page.locator(".verdict")).to_contain_text("To open it, name the stream.")
         await page.get_by_label("Name of the stream").fill("ward-7")
+        await expect(page.locator(".verdict")).not_to_contain_text("name the stream")
         chart = page.get_by_role("img", name="Error against ε")
         await expect(chart).to_have_attribute("aria-label", re.compile(r"^Error against ε\. Chosen: ε 0\.5: α \d"))
         await expect(chart.locator(".chosen")).to_have_count(1)

@@ -211,7 +211,7 @@ def _remarks(source: Source) -> list[str]:
         cells = math.prod(domain.size for domain in source.attributes.values())
         if cells > MAX_UNIVERSE:
             remarks.append(
-                f"all attributes together have more than {MAX_UNIVERSE:,} cells: choose some of them for a histogram; a pmw stream takes all"
+                f"all attributes together have more than {MAX_UNIVERSE:,} cells: choose some of them for a histogram; a pmw stream can have all"
             )
         remarks += _text_remarks(source, "unknown_groups groups")
         lookups = [] if source.view is None else [name for name, table in source.view.tables.items() if table.key]

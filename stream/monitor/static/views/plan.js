@@ -225,6 +225,9 @@ export function planView({ query, session }) {
     if (found.past_windows !== null) {
       sentences.push(`${capital(found.past_windows)}.`);
     }
+    if (!stream.value.trim()) {
+      sentences.push("To open it, name the stream.");
+    }
     setText(verdict, sentences.join(" "));
     verdict.dataset.level = affordable ? (vacuous || useless ? "vacuous" : "good") : "bad";
     openButton.disabled = !affordable || !stream.value.trim() || (useless && !acknowledged.control.checked);
