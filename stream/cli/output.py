@@ -9,7 +9,7 @@ from codecs import BOM_UTF8
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import ROUND_FLOOR, Context
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, TypeVar
 
@@ -49,7 +49,7 @@ def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
             table.add_row(*map(Text, row))
         return table
     first_named = next((at for at, name in enumerate(columns) if name), 0)
-    fitting = _columns_that_fit(widths, first_named + 1, width)
+    fitting = _columns_that_fit(columns, widths, first_named + 1, width)
     lines: list[RenderableType] = [_align_cells(columns, widths, fitting, "table.header")]
     for row in rows:
         lines.append(_align_cells(row, widths, fitting))
@@ -68,15 +68,25 @@ def _line_width(widths: Sequence[int], gap: int) -> int:
     return sum(widths) + gap * (len(widths) - 1)
 
 
-def _columns_that_fit(widths: Sequence[int], kept: int, width: int) -> list[int]:
-    """Return the columns to show in one line: the first ``kept`` columns, and others that fit."""
-    fitting = list(range(len(widths)))
-    while fitting[kept:] and (excess := _line_width([widths[at] for at in fitting], _PLAIN_GAP) - width) > 0:
-        wide_enough = [at for at in reversed(fitting[kept:]) if widths[at] + _PLAIN_GAP >= excess]
-        # Move a column below the row: the narrowest one that is wide enough, or else the widest one.
-        choose, choices = (min, wide_enough) if wide_enough else (max, fitting[kept:])
-        fitting.remove(choose(choices, key=widths.__getitem__))
-    return fitting
+def _columns_that_fit(columns: Sequence[str], widths: Sequence[int], kept: int, width: int) -> list[int]:
+    """Return the columns to show in one line: the first ``kept`` columns, and others that fit.
+
+    A column without a unique name, such as a second "95 %", stays with the column before it.
+    """
+    first, units = [*range(kept)], list[list[int]]()
+    for at, name in enumerate(columns[kept:], kept):
+        if not name or columns.count(name) > 1:
+            (units or [first])[-1].append(at)
+        else:
+            units.append([at])
+    while units and (excess := _line_width([widths[at] for at in chain(first, *units)], _PLAIN_GAP) - width) > 0:
+        sizes = {at: sum(widths[one] + _PLAIN_GAP for one in unit) for at, unit in enumerate(units)}
+        # Move a unit below the row: the narrowest one that is wide enough, or else the widest one.
+        wide_enough = [at for at in reversed(sizes) if sizes[at] >= excess]
+        units.pop(min(wide_enough, key=sizes.__getitem__) if wide_enough else max(sizes, key=sizes.__getitem__))
+    if _line_width([widths[at] for at in first], _PLAIN_GAP) > width:
+        del first[kept:]
+    return [*chain(first, *units)]
 
 
 def _align_cells(cells: Sequence[str], widths: Sequence[int], shown: Sequence[int], style: str = "") -> Text:

@@ -61,6 +61,19 @@ def test_table_shows_fields_that_do_not_fit_below_their_row() -> None:
     ]
 
 
+def test_interval_stays_beside_its_number_in_a_narrow_table() -> None:
+    """With several columns "95 %", none stands beside the number of another column."""
+    heads = ["month", "sum(spend)", "95 %", "avg(spend)", "95 %", "avg(visits)", "95 %", ""]
+    row = ["2025-01", "189,171 ± 8,962", "186,176 to 192,167", "78.646 ± 7.027", "77.096 to 80.189", "5.59 ± 0.57"]
+    rows = [[*row, "5.465 to 5.715", "not informative"]]
+    assert printed_table(80, "", heads, rows).splitlines()[1:] == [
+        "2025-01  189,171 ± 8,962  186,176 to 192,167  78.646 ± 7.027  77.096 to 80.189",
+        "  avg(visits): 5.59 ± 0.57   95 %: 5.465 to 5.715   not informative",
+    ]
+    narrow = printed_table(60, "", heads[1:], [rows[0][1:]]).splitlines()
+    assert [narrow[0].split(), narrow[1]] == [["sum(spend)", "95", "%"], "  ".join(row[1:3])]
+
+
 def test_long_reason_is_shown_whole_below_its_row() -> None:
     """Entries of the trail keep their columns even with a long reason."""
     reason = "refused: source 'patients-of-2026' cannot pay: ε = 1.5 asked, ε = 1 left; " + "ask for less " * 9
