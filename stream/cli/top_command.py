@@ -40,6 +40,8 @@ from stream.settings import Settings
 TIMEOUT = 5.0
 """Longest wait for the monitor's response, in seconds."""
 BAR_WIDTH = 20
+SILENT_SECONDS = 20.0
+"""Two intervals of heartbeats. Kafka lists a dead process for 45 s."""
 
 _STATES = {"open": "green", "exhausted": "yellow", "halted": "red", "closed": "bright_black"}
 _View = TypeVar("_View", bound=ApiModel)
@@ -155,6 +157,10 @@ def draw_screen(data: ScreenData, width: int, *, live: bool = False) -> Renderab
     parts += [_widest_table(width, partial(_sources_table, data.sources)), Text()]
     parts += [_widest_table(width, partial(_streams_table, data.streams)), Text()]
     parts += [_widest_table(width, partial(_services_table, data.workers)), Text()]
+    if any(member.role == "feed" for member in data.workers.members):
+        parts.append(Text("A feed's lag and events are those of the topic of partial counts.", "bright_black"))
+    if not data.overview.budget_runs:
+        parts.append(Text("No budget service runs: start one with 'sotto serve budget'", "red"))
     parts.append(_rejected_line(data.rejected))
     parts += [Text(escape_text(one.describe()), "red") for one in data.overview.stalled]
     if data.refusals is not None:
@@ -234,11 +240,8 @@ def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
     minute = next(rate for rate in row.rates if rate.window_seconds == 60)
     charges = row.tops if row.cutoff is None or row.tops_left is None else row.cutoff - row.tops_left
     used = f"{charges:,}" if row.cutoff is None else f"{charges:,}/{row.cutoff:,}"
-    bar = (
-        Text.assemble(_draw_bar([(charges / row.cutoff, "█", "magenta")], 8), " ")
-        if row.cutoff and wide
-        else Text()
-    )
+    cutoff = row.cutoff if wide else None
+    bar = _draw_bar([(charges / cutoff, "█", "magenta")], 8) + Text(" ") if cutoff else Text()
     ending = row.ending if row.state == "open" and row.ending else None
     rates = [Text(_format_rate(minute.above)), Text(_format_rate(minute.below))]
     state = Text(f"to be {ending}", "yellow") if ending else _format_state(row.state)
@@ -246,14 +249,10 @@ def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
         state = Text("not answering", "red")
     if not wide:
         return [name, state, bar + Text(used), *rates]
-    dry_text = "–" if row.dry_in is None else _format_duration(row.dry_in)
-    rest = [
-        Text(f"{row.answered:,}"),
-        Text(
-            f"{format_error_bound(row.alpha, grouped=True)}{' (vacuous)' if any(one.warning for one in row.promises) else ''}"
-        ),
-        Text(dry_text),
-    ]
+    alpha = format_error_bound(row.alpha, grouped=True)
+    vacuous = " (vacuous)" if any(one.warning for one in row.promises) else ""
+    dry = "–" if row.dry_in is None else _format_duration(row.dry_in)
+    rest = map(Text, (f"{row.answered:,}", f"{alpha}{vacuous}", dry))
     return [name, state, _escaped_text(row.mechanism), bar + Text(used), *rates, *rest]
 
 
@@ -268,9 +267,10 @@ def _services_table(workers: WorkersView, detail: Detail) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for member in workers.members:
         host = [_escaped_text(member.host)] if wide else []
+        is_silent = member.heard is not None and workers.time - member.heard > SILENT_SECONDS
         table.add_row(
             _escaped_text(member.member),
-            Text(member.role),
+            Text(f"{member.role}, silent", "red") if is_silent else Text(member.role),
             *host,
             Text(", ".join(map(str, member.partitions)) or "none"),
             Text(_format_lag(member)),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from playwright.async_api import Page, expect
 from schemas.windows import format_moment
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import CENSUS, OPERATOR, VIEWER, VISITS, Scene, above, values
-from tests.builders import stream
+from tests.builders import source, stream
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -178,3 +180,45 @@ async def test_counts_have_whole_numbers_on_their_axis(open_page: OpenPage) -> N
         chart = page.get_by_role("img", name="Answers above so far")
         await expect(chart.locator(".tick:not(.time):not(.zone)")).to_have_text(["0", "1"])
         await expect(chart.locator(".limit-text")).to_have_text("1 is paid for")
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [values("feed", 4.0), CENSUS, source("votes", "records", neighbors="replace"), source("visits", "events")],
+    ids=["values", "table", "records", "events"],
+)
+async def test_suggested_stream_can_be_opened_on_the_source(open_page: OpenPage, declared: dict[str, Any]) -> None:
+    """A source without streams shows a command that names it, of a mechanism for its kind."""
+    scene = Scene()
+    table = {"age": [30, 40], "sex": ["F", "M"]}
+    scene.driver.register(declared, *([table] if declared["kind"] == "table" else []))
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, f"sources/{declared['source']}", VIEWER)
+        command = page.locator(".empty:visible code")
+        await expect(command).to_contain_text("sotto stream open")
+        spec = json.loads(shlex.split(await command.inner_text())[-1])
+    assert spec["source"] == declared["source"]
+    scene.driver.open(spec, acknowledge=True)
+
+
+async def test_overview_names_missing_budget_service_and_short_history(open_page: OpenPage) -> None:
+    """Without a budget service nothing is opened; figures of a restarted monitor cover less than an hour."""
+    scene = Scene()
+    scene.show_services()
+    scene.monitor.record_history()
+    async with scene.served() as address:
+        page = await open_page(address, "overview")
+        missing = page.get_by_text("No budget service runs: until one does, no source is registered")
+        await expect(page.get_by_text(re.compile("^Only since .*, when this monitor started$"))).to_be_visible()
+        await expect(missing).to_be_hidden()
+        members = [one for one in scene.monitor.workers.members if one.role != "budget"]
+        scene.monitor.set_workers(scene.monitor.workers.model_copy(update={"members": members}))
+        await expect(missing).to_be_visible()
+        await page.goto(f"{address}/#/workers")
+        dead = page.get_by_role("table", name="Processes").locator("tr", has_text="sotto-worker-91ab")
+        await expect(dead.locator(".cell-up-for")).to_have_text("2 h")
+        members = [one.model_copy(update={"heard": scene.now - 22.0}) for one in members]
+        scene.monitor.set_workers(scene.monitor.workers.model_copy(update={"members": members}))
+        await expect(dead.locator(".cell-up-for")).to_have_text("silent")
+        await expect(dead.locator("[data-silent]")).to_contain_text("ago")

@@ -151,6 +151,30 @@ async def test_register_sends_no_declaration_before_it_is_complete(open_page: Op
     assert not [url for url in sent if url.endswith("/api/declarations")]
 
 
+async def test_register_keeps_its_entries_until_the_source_is_registered(open_page: OpenPage) -> None:
+    """Another view or a reload loses nothing; a password in an address is never kept."""
+    async with Scene().served() as address:
+        page = await open_page(address, "register", OPERATOR)
+        await declare_people(page, "postgresql://olga:secret@db/people")
+        assert "secret" not in await page.evaluate("JSON.stringify(sessionStorage)")
+        await page.get_by_label("File of the table").fill("/data/people.csv")
+        await expect(page.get_by_role("region", name="Request").last).to_contain_text("/data/people.csv")
+        before = (await shown_json(page))["source"]
+        await page.get_by_role("link", name="Streams").click()
+        await expect(page.get_by_role("heading", name="Streams")).to_be_visible()
+        for _ in range(2):
+            await page.goto(f"{address}/#/register")
+            await expect(page.get_by_role("table", name="Declared attributes").locator("tr")).to_have_count(3)
+            assert (await shown_json(page))["source"] == before
+            await page.reload()
+        await page.get_by_label("Kind").first.select_option("values")
+        await page.get_by_label("Its people are in no other source").check()
+        await page.get_by_role("button", name="Register source…").click()
+        await confirm_dialog(page, "Register source", "It is registered")
+        await page.goto(f"{address}/#/register")
+        await expect(page.get_by_label("Name").first).to_have_value("")
+
+
 async def test_every_kind_of_attribute_and_source_can_be_declared(open_page: OpenPage) -> None:
     async with Scene().served() as address:
         page = await open_page(address, "register", OPERATOR)

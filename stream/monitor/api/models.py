@@ -167,6 +167,7 @@ class Overview(ApiModel):
     history: Annotated[list[TrafficPoint], Field(description="Oldest first, since the monitor started.")]
     rejected: int
     workers: int
+    budget_runs: Annotated[bool, Field(description="False if no budget service runs.")] = True
     lag: int | None
     """Number of unanswered questions; null while unknown."""
     hidden_lag: HiddenLag = 0

@@ -58,6 +58,10 @@ class WorkersView(ApiModel):
     members: list[MemberRow]
     partitions: list[PartitionRow]
 
+    def runs(self, role: ServiceName) -> bool:
+        """Return True if a service has a process, or its processes are not known yet."""
+        return not self.time or any(member.role == role for member in self.members)
+
 
 Group = Annotated[
     dict[str, str | int | float], Field(description="The value of each attribute; empty without groups.")

@@ -335,7 +335,7 @@ def stalled_sources(tables: MonitorTables, workers: WorkersView, now: float) -> 
     """
     if not workers.time:
         return []  # the consumer groups are not known yet
-    runs = any(one.role == "feed" for one in workers.members)
+    runs = workers.runs("feed")
     found = []
     for name in tables.source_periods:
         entry = tables.sources.get(name)

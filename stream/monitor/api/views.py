@@ -119,6 +119,7 @@ def overview(
         history=[TrafficPoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in history],
         rejected=tables.rejected.total(),
         workers=sum(member.role == "worker" for member in workers.members),
+        budget_runs=workers.runs("budget"),
         lag=sum(row.lag for row in worker_partitions) if worker_partitions else None,
         hidden_lag=sum(row.hidden_lag for row in worker_partitions),
         stalled=stalled,

@@ -50,8 +50,5 @@ export function signOut() {
   if (sessionStorage.getItem(TOKEN) === BY_COOKIE) {
     open("/sign-out", BY_COOKIE, { method: "POST" }).catch(() => {}); // an expired session has ended already
   }
-  sessionStorage.removeItem(TOKEN);
-  sessionStorage.removeItem(ROLE);
-  sessionStorage.removeItem(NAME);
-  sessionStorage.removeItem(ASKS);
+  sessionStorage.clear(); // with the entries of the registration form
 }

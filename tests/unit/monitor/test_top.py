@@ -115,3 +115,19 @@ def test_draw_screen_names_live_topics_that_are_not_asked(since: float | None, r
     console.print(draw_screen(data, 200))
     assert isinstance(console.file, io.StringIO)
     assert f"flights: {said}\n" in console.file.getvalue().replace(" \n", "\n")
+
+
+def test_draw_screen_names_silent_processes_and_a_missing_budget_service() -> None:
+    """Kafka lists a dead process for 45 s; without a budget service nothing is opened."""
+    data = screen_data()
+    changes = {"role": "feed", "heard": data.workers.time - 22.0}
+    data.workers.members[0] = data.workers.members[0].model_copy(update=changes)
+    data = replace(data, overview=data.overview.model_copy(update={"budget_runs": False}))
+    console = Console(file=io.StringIO(), width=200)
+    console.print(draw_screen(data, 200))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert text.count("silent") == 1
+    assert "feed, silent" in text
+    assert "A feed's lag and events are those of the topic of partial counts." in text
+    assert "No budget service runs: start one with 'sotto serve budget'" in text

@@ -36,7 +36,7 @@ export function askView({ query, session }) {
   const more = make("p", { class: "quiet", hidden: true });
   const place = make("div", { class: "wide" });
   const json = jsonBlock("Request");
-  const request = card("Request", json.element);
+  const request = card("Request of the form", json.element);
   const token = make("input", { type: "password", autocomplete: "off", spellcheck: "false" });
   const allowed = may(session, "analyst");
   const outcome = make("p", { class: "outcome", role: "alert", hidden: true });
@@ -49,7 +49,7 @@ export function askView({ query, session }) {
   const shown = make("div", { class: "stack answers", "aria-live": "polite" });
   const nothing = emptyState("No answer yet", "Compose a question or write a SELECT. Answers are charged to the stream's grant.");
   const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, make("div", { class: "buttons" }, askButton, priceButton));
-  const write = make("form", { class: "sheet", novalidate: true, oninput: afterPause(() => priceStatement()) }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source, whose cheapest open stream answers")), make("div", { class: "buttons" }, statementButton));
+  const write = make("form", { class: "sheet", novalidate: true, oninput: afterPause(() => priceStatement()) }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares, MEDIAN, QUANTILE, VARIANCE, STDDEV; FROM a stream, or a source, whose cheapest open stream answers")), make("div", { class: "buttons" }, statementButton));
   const off = emptyState("This monitor does not ask", "Start it with SOTTO_MONITOR_ASKS=true, and let its principal write queries and read answers. Or ask in a terminal:", "sotto ask ward-7 --value 12");
   off.hidden = session.asks;
   build.addEventListener("submit", (event) => {

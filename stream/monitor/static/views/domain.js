@@ -47,10 +47,14 @@ export function domainEditor(onChange) {
     /** The attributes with declared values, and those of private text. */
     value: () => declared(false),
     texts: () => declared(true),
-    /** Replace the rows by proposed attributes, whose missing fields stay empty. */
+    count: () => rows.length,
+    /** Replace the rows by proposed attributes, whose missing fields stay empty; null is an empty row. */
     replace(proposed) {
       rows.splice(0).forEach((row) => row.element.remove());
-      proposed.forEach((one) => append().fill(one));
+      proposed.forEach((one) => {
+        const row = append();
+        one && row.fill(one);
+      });
     },
     /** Return the problem of the rows, a repeated name or fields to be declared; empty without one. */
     problem() {

@@ -2,10 +2,10 @@
 
 import { Chart, ratesOf } from "../chart.js";
 import { make, setAttribute, setText } from "../dom.js";
-import { count, lag, plural, rate, rateOver } from "../format.js";
+import { count, lag, plural, rate, rateOver, time } from "../format.js";
 import { burnLegend, card, emptyState, stallText } from "../parts.js";
 import { route } from "../routes.js";
-import { ADD_SOURCE, OPEN_STREAM } from "./commands.js";
+import { ADD_SOURCE, openStream } from "./commands.js";
 import { sourceList } from "./source_list.js";
 import { streamTable } from "./stream_table.js";
 
@@ -42,20 +42,23 @@ export function overviewView() {
   };
   const above = new Chart({ title: "Charged answers per second", format: (value) => rate(value), height: 190 });
   const below = new Chart({ title: "Free answers per second", format: (value) => rate(value), height: 190 });
+  const noBudget = make("p", { class: "reason", role: "status", hidden: true }, "No budget service runs: until one does, no source is registered, and no stream is opened, extended or closed. Start one with 'sotto serve budget'.");
+  const since = make("p", { class: "quiet", hidden: true });
   const sources = sourceList();
   const noSource = emptyState("No source yet", "A source is data about people with a privacy budget. Register the first one:", ADD_SOURCE);
   const streams = streamTable({ label: "Open streams that run dry first" });
-  const noStream = emptyState("No open stream", "A stream answers questions about a source at a privacy cost. Open one:", OPEN_STREAM);
+  const noStream = emptyState("No open stream", "A stream answers questions about a source at a privacy cost. Open one:", openStream());
   const element = make(
     "div",
     { class: "view" },
     make("h1", {}, "Overview"),
+    noBudget,
     make("div", { class: "tiles" }, Object.values(tiles).map((one) => one.element)),
     make(
       "div",
       { class: "columns" },
       card("Budgets, least left first", burnLegend(), sources.element, noSource, make("p", {}, make("a", { href: route("sources") }, "All sources"))),
-      card("Answers in the last hour", above.element, below.element),
+      card("Answers in the last hour", since, above.element, below.element),
     ),
     card("Open streams that run dry first", streams.element, noStream, make("p", {}, make("a", { href: route("streams") }, "All streams"))),
   );
@@ -73,7 +76,10 @@ export function overviewView() {
     tiles.rejected.update(count(overview.rejected), overview.rejected ? "see why" : "no question refused", overview.rejected > 0);
     tiles.stalled.element.hidden = !overview.stalled.length;
     tiles.stalled.update(count(overview.stalled.length), overview.stalled.map((one) => `${one.source}: ${stallText(one)}`).join("; "), true);
+    noBudget.hidden = overview.budget_runs;
     const history = overview.history;
+    since.hidden = !history.length || history[0].time < overview.time - 3540;
+    setText(since, since.hidden ? "" : `Only since ${time(history[0].time)}, when this monitor started`);
     const shown = (kind, name, value) => ({
       series: [{ name, kind, area: true, points: ratesOf(history, value) }],
       limit: null,

@@ -16,6 +16,7 @@ const KINDS = [
   ["records", "records that people send themselves"],
   ["events", "a live topic of people's events"],
 ];
+const KEPT = "sotto.register"; // the form's entries, kept in this tab until the source is registered
 const DECLARED = new Set(["table", "events"]);
 const NEIGHBORS_HINT = "what stays hidden: whether a person is in the data, or only a person's values, if the number of people is public";
 const ACCOUNTANTS_HINT = "how the charges of all streams add up; zCDP allows more answers, and needs a δ";
@@ -50,7 +51,7 @@ export function registerView({ session }) {
   const minimum = numberInput({ placeholder: "none" });
   const maximum = numberInput({ placeholder: "none" });
   const contributions = numberInput({ value: "1" });
-  const domain = domainEditor(() => changed());
+  const domain = domainEditor(() => edited());
   const topic = topicForm();
   const related = labelled("Neighbors differ in", neighbors, NEIGHBORS_HINT);
   const proposed = make("span", { class: "hint", role: "status" });
@@ -91,7 +92,7 @@ export function registerView({ session }) {
 
   const form = make(
     "form",
-    { class: "sheet", novalidate: true, oninput: () => changed(), onchange: () => changed() },
+    { class: "sheet", novalidate: true, oninput: () => edited(), onchange: () => edited() },
     labelled("Name", name),
     labelled("Kind", kind),
     related,
@@ -134,6 +135,31 @@ export function registerView({ session }) {
     domain.element.hidden = !DECLARED.has(kind.value);
   }
 
+  const controls = () => [...form.querySelectorAll("input, select, textarea")];
+
+  function keep() {
+    // A user and a password in an address are refused, and not kept.
+    const values = controls().map(({ type, value, checked }) => (type === "checkbox" ? checked : /:\/\/[^/\s]*@/.test(value) ? "" : value));
+    sessionStorage.setItem(KEPT, JSON.stringify({ rows: domain.count(), values }));
+  }
+
+  function restore() {
+    const kept = JSON.parse(sessionStorage.getItem(KEPT) ?? "null");
+    if (kept !== null) {
+      isTouched = true;
+      domain.replace(Array(kept.rows).fill(null));
+      controls().forEach((control, index) => {
+        control[control.type === "checkbox" ? "checked" : "value"] = kept.values[index];
+        control.dispatchEvent(new Event("change"));
+      });
+    }
+  }
+
+  function edited() {
+    keep();
+    changed();
+  }
+
   async function proposeAttributes() {
     proposeButton.disabled = true;
     setText(proposed, "Reading the names of the columns…");
@@ -141,6 +167,7 @@ export function registerView({ session }) {
       const found = await send("/api/proposals", session.token, { method: "POST", body: { path: path.value.trim() } });
       const fitting = found.attributes.filter((one) => one.domain !== null && one.name !== person.value.trim());
       domain.replace(fitting);
+      keep();
       const open = fitting.filter((one) => one.missing.length).length;
       const others = found.attributes.filter((one) => one.reason !== null).map((one) => `${one.name}: ${one.reason}`);
       setText(proposed, [`${plural(fitting.length, "attribute")} proposed; to be declared by you, with ranges or values: ${open}. Remove attributes that no question needs.`, found.remark, ...others].filter(Boolean).join(" "));
@@ -238,6 +265,7 @@ export function registerView({ session }) {
       },
       onRefused: renew,
       onDone() {
+        sessionStorage.removeItem(KEPT);
         renew();
         location.hash = route("sources", [sent.source.source]).slice(1);
       },
@@ -245,6 +273,7 @@ export function registerView({ session }) {
   }
 
   show();
+  restore();
   preview();
   return {
     element: make(

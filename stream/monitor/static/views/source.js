@@ -11,7 +11,7 @@ import { refreshButton } from "../refresh.js";
 import { burnBar, burnLegend, card, emptyState, facts, stallText, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { may } from "../session.js";
-import { OPEN_STREAM } from "./commands.js";
+import { openStream } from "./commands.js";
 import { describe as describeDeclaration } from "./register.js";
 import { describe, populationLine } from "./source_list.js";
 import { streamTable } from "./stream_table.js";
@@ -40,7 +40,7 @@ export function sourceView({ names: [name], session }) {
   const forecast = forecastCard();
   const spending = spendingCard();
   const table = streamTable({ withSource: false });
-  const none = emptyState("No stream on this source", "Open one:", OPEN_STREAM);
+  const none = emptyState("No stream on this source", "Open one:", " ");
   none.hidden = halt.hidden = refresh.hidden = true;
   const burnDown = card("Burn-down", chart.element);
   const shared = populationLine();
@@ -70,6 +70,7 @@ export function sourceView({ names: [name], session }) {
     forecast.update(forecasts);
     forecast.element.hidden = row.period !== null || row.state === "halted"; // each period has its own budget
     state.update(row);
+    setText(none.querySelector("code"), openStream(row));
     halt.hidden = plan.hidden = row.state === "halted" || row.period_of !== null; // periods end automatically
     period.update(row);
     budget.hidden = burnDown.hidden = row.current !== null; // a source with periods spends nothing itself

@@ -4,7 +4,7 @@ import { make, setText } from "../dom.js";
 import { count, mechanisms } from "../format.js";
 import { afterPause, emptyState } from "../parts.js";
 import { route } from "../routes.js";
-import { OPEN_STREAM } from "./commands.js";
+import { openStream } from "./commands.js";
 import { chip, choice, orderButton, searchField, toggles } from "./filters.js";
 import { pager } from "./pager.js";
 import { sortings, streamTable } from "./stream_table.js";
@@ -57,7 +57,7 @@ export function streamsView({ query, remember }) {
     change({ offset });
     scrollTo({ top: 0 });
   });
-  const none = emptyState("No stream yet", "A stream answers questions about a source at a privacy cost. Open one:", OPEN_STREAM);
+  const none = emptyState("No stream yet", "A stream answers questions about a source at a privacy cost. Open one:", openStream());
   const unmatched = emptyState("No stream matches", "Shorten the search text or remove a filter.");
   const clear = make("p", {}, make("a", { href: route("streams") }, "Clear all filters"));
   unmatched.append(clear);

@@ -6,7 +6,7 @@ import { card, emptyState } from "../parts.js";
 import { SERVE } from "./commands.js";
 
 const MEMBERS = ["Process", "Service", "Host", "Partitions", "Lag", "Events/s", "Version", "Up for", "Memory", "Last heartbeat"];
-const SILENT_SECONDS = 30; // three heartbeats
+const SILENT_SECONDS = 20; // two heartbeats; Kafka lists a dead process for 45 s
 const PARTITIONS = ["Service", "Partition", "Process", "Position", "End", "Lag", "Events/s", "Restore"];
 
 function cellsOf(names) {
@@ -20,6 +20,7 @@ function memberRow() {
     update(member) {
       const { started, memory, heard, version } = member;
       const now = Date.now() / 1000;
+      const isSilent = heard !== null && now - heard > SILENT_SECONDS;
       const shown = [
         member.member,
         member.role,
@@ -28,14 +29,14 @@ function memberRow() {
         lag(member),
         rate(member.events_per_second),
         version ?? "–",
-        started === null ? "–" : duration(Math.max(now - started, 0)),
+        isSilent ? "silent" : started === null ? "–" : duration(Math.max(now - started, 0)),
         memory === null ? "–" : bytes(memory),
         heard === null ? "no heartbeat yet" : ago(heard),
       ];
       shown.forEach((text, index) => setText(cells[index], text));
       setAttribute(cells[7], "title", started === null ? null : `since ${time(started)}`);
       setAttribute(cells[9], "title", heard === null ? null : time(heard));
-      setAttribute(cells[9], "data-silent", heard !== null && now - heard > SILENT_SECONDS);
+      setAttribute(cells[9], "data-silent", isSilent);
     },
   };
 }
