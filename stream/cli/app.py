@@ -143,10 +143,11 @@ def _describe_bad_value(error: Any) -> str:
 
 def _load_command(name: str, lazy: LazyCommand) -> Any:
     module, _, attribute = lazy.import_path.partition(":")
+    needs_monitor = name == "serve" and not {"monitor", "alerts"}.isdisjoint(sys.argv)
     # Imported objects stay alive, and garbage collection would take a fifth of the import time.
     gc.disable()
     try:
-        with explain_missing_packages(lazy.extra):
+        with explain_missing_packages("monitor" if needs_monitor else lazy.extra):
             found = getattr(import_module(module), attribute)
     finally:
         gc.enable()

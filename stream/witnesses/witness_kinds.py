@@ -299,7 +299,11 @@ class S3Witness:
             )
 
     def read_newest(self, installation: str) -> list[Anchor]:
-        """Return the anchors of the first keys, which are the newest; objects that are no anchors are skipped."""
+        """Return the anchors of the first keys, which are the newest.
+
+        Raises:
+            DamagedWitnessError: objects that were read are no anchors.
+        """
         found: list[Anchor] = []
         others = 0
         with self._as_witness_errors():
@@ -317,12 +321,9 @@ class S3Witness:
                 found.append(anchor)
                 if len(found) == _OBJECTS_READ:
                     break
-        if others and not found:
-            raise WitnessError(f"{self.name}: the first {others} objects are no anchors; remove them")
         if others:
-            log.error(
-                "objects of a witness are no anchors", witness=self.name, objects=others, remedy="remove them"
-            )
+            problem = f"{self.name}: no anchor in {others} of the newest objects; remove them"
+            raise DamagedWitnessError(problem, found)
         return found
 
     def _key(self, anchor: Anchor) -> str:

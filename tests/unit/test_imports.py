@@ -153,6 +153,7 @@ def test_client_alone_makes_keys_and_checks_the_contract(arguments: list[str], t
         (["plan"], "worker"),
         (["simulate"], "worker"),
         (["serve", "worker"], "worker"),
+        (["serve", "monitor"], "monitor"),
         (["source", "check", "{}"], "worker"),
         (["top"], "monitor"),
         (["broker", "start"], "broker"),

@@ -92,7 +92,7 @@ def _print_report(report: CheckReport) -> None:
     if report.as_declared is not None and report.changed is not None and report.left_out is not None:
         say(
             f"unchanged: {_format_part(report.as_declared, report.rows)}; with a changed cell: "
-            f"{_format_part(report.changed, report.rows)}; left out: {_format_part(report.left_out, report.rows)}"
+            f"{_format_part(report.changed, report.rows)}; left out for a cell: {_format_part(report.left_out, report.rows)}"
             + ("" if report.counted is None else f"; in counts: {_format_part(report.counted, report.rows)}"),
             soft_wrap=True,
         )

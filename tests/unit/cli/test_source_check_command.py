@@ -68,7 +68,7 @@ def test_misfitting_table_has_status_1_and_lists_every_misfit() -> None:
     text = " ".join(result.stdout.split())
     for expected in (
         "patients: 4 rows in patients.csv",
-        "unchanged: 1 (25 %); with a changed cell: 1 (25 %); left out: 2 (50 %)",
+        "unchanged: 1 (25 %); with a changed cell: 1 (25 %); left out for a cell: 2 (50 %)",
         "age │ missing │ 1 │ 25 % │ left out",
         "age │ above │ 1 │ 25 % │ 120 (clamped) │ farthest: 140",
         "sex │ undeclared │ 1 │ 25 % │ left out │ 'x' 1×",

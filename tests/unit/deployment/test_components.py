@@ -136,30 +136,33 @@ def test_backup_runs_as_its_own_principal_on_its_claim(backup: list[Manifest]) -
 
 
 def test_backup_exports_verifies_and_keeps_seven_days(backup: list[Manifest], tmp_path: Path) -> None:
-    """The job writes and checks a new file, and deletes files older than seven days unless the check fails."""
+    """The job checks a new file; if the check fails, earlier files and only the latest failed one are kept."""
     (job,) = [one["spec"]["jobTemplate"] for one in of_kind(backup, "CronJob")]
     for command in ("sotto ledger export FILE", "sotto ledger verify FILE"):
         check_command(command)
     stub = tmp_path / "sotto"
-    stub.write_text('#!/bin/sh\necho "$2" >> "$FOLDER/log"\n[ "$2" = export ] && touch "$3" || exit "$STATUS"\n')
+    stub.write_text(
+        '#!/bin/sh\necho "$2" >> "$FOLDER/log"\n[ "$2" = verify ] && exit "$STATUS"; set -C; echo > "$3"\n'
+    )
     stub.chmod(0o755)
-    for status, kept in (("1", {"old", "new"}), ("0", {"new"})):
+    for status, kept in (("1", {"old", "new", "unverified"}), ("0", {"new"})):
         folder = tmp_path / status
         folder.mkdir()
         for name, days in (("old", 8), ("new", 1)):
             file = folder / f"sotto-{name}.backup"
             file.touch()
             os.utime(file, (file.stat().st_mtime - 86_400 * days,) * 2)
-        done = subprocess.run(
-            [*container(job)["command"], *container(job)["args"]],
-            env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "FOLDER": str(folder), "STATUS": status},
-            check=False,
-        )
-        assert done.returncode == int(status)
-        assert (folder / "log").read_text().split() == ["export", "verify"]
+        for _ in range(2):
+            done = subprocess.run(
+                [*container(job)["command"], *container(job)["args"]],
+                env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "FOLDER": str(folder), "STATUS": status},
+                check=False,
+            )
+            assert done.returncode == int(status)
+        assert (folder / "log").read_text().split() == ["export", "verify"] * 2
         names = {path.name.removeprefix("sotto-").removesuffix(".backup") for path in folder.glob("*.backup")}
-        assert kept < names
-        assert len(names) == len(kept) + 1
+        assert {name for name in names if not name.startswith("20")} == kept
+        assert names != kept if status == "0" else names == kept
 
 
 def test_single_sign_on_reaches_its_provider_and_mounts_the_secret() -> None:

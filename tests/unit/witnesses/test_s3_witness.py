@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from stream.witnesses.anchor import Witness, WitnessError
+from stream.witnesses.anchor import Witness, WitnessError, read_undamaged
 from stream.witnesses.witness_kinds import open_witnesses
 from tests.unit.tables.readers.servers import STORE_SECRET, let_into_the_store, object_store
 from tests.unit.witnesses.anchors import anchor
@@ -74,20 +74,20 @@ def test_bucket_without_retention_is_reported_once(client: Any) -> None:
 def test_invalid_anchor_object_is_an_error(client: Any) -> None:
     witness = locked_bucket_witness(client, "mixed")
     client.put_object(Bucket="mixed", Key="sotto/anchors/sotto/0.json", Body=json.dumps({"a": 1}))
-    with pytest.raises(WitnessError, match="first 1 objects are no anchors"):
+    with pytest.raises(WitnessError, match="no anchor in 1 of the newest objects; remove them"):
         witness.read_newest("sotto")
 
 
 def test_invalid_anchor_object_hides_no_others(client: Any) -> None:
-    """An object that is too large and an object of another kind are reported and skipped."""
+    """An object that is too large and an object of another kind are damage, and skipped."""
     witness = locked_bucket_witness(client, "partly-mixed")
     for entries in range(12):
         witness.write(anchor(entries))
     for number, text in enumerate(("{}", anchor(99).encode().decode() + " " * (1 << 20))):
         client.put_object(Bucket="partly-mixed", Key=f"sotto/anchors/sotto/0{number}.json", Body=text)
-    with capture_logs() as logged:
-        assert [one.head.entries for one in witness.read_newest("sotto")] == list(range(11, 1, -1))
-    assert [one["event"] for one in logged] == ["objects of a witness are no anchors"]
+    found, damage = read_undamaged(witness, "sotto")  # as services do, which then raise an alert
+    assert [one.head.entries for one in found] == list(range(11, 1, -1))
+    assert "no anchor in 2 of the newest objects" in damage
 
 
 def test_missing_bucket_or_store_is_an_error_without_secrets(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,7 +256,7 @@ def test_check_counts_the_rows_that_services_count(tmp_path: Any) -> None:
     assert (report.people.people, report.people.most_rows) == (3, 3)
     assert check_table(declared, person="sex").counted is None
     shown = CliRunner().invoke(app, ["source", "check", declared.model_dump_json(exclude_unset=True)]).stdout
-    assert "; left out: 3 (30 %); in counts: 5 (50 %)" in " ".join(shown.split())
+    assert "; left out for a cell: 3 (30 %); in counts: 5 (50 %)" in " ".join(shown.split())
 
 
 def test_simulation_measures_errors_of_the_rows_that_its_key_counts() -> None:
