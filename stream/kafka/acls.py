@@ -148,6 +148,7 @@ def role_access(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole
         ),
         AclRole.FEED: (
             *AclEntry.read(*live),
+            *AclEntry.check(*live),
             *_service_access(
                 merging_group(settings),
                 reads=(topics.control, topics.partials, topics.merges),

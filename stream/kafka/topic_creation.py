@@ -327,10 +327,8 @@ async def inspect_live_topic(settings: Settings, source: EventsSource, needed_ms
                 return LiveTopicReport()
             if not replicas:
                 return LiveTopicReport(is_missing=True, problem=missing_topic_problem(source.source, source.topic))
-            actual = (await read_configurations(admin, [source.topic])).get(source.topic)
+            actual = (await read_configurations(admin, [source.topic])).get(source.topic, {})
     except (KafkaError, OSError):
-        return LiveTopicReport()
-    if actual is None:
         return LiveTopicReport()
     compaction = compaction_problem(source, actual)
     return LiveTopicReport(
@@ -342,12 +340,13 @@ async def inspect_live_topic(settings: Settings, source: EventsSource, needed_ms
     )
 
 
-async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
+async def find_live_topic(settings: Settings, topics: Topics, declared: EventsSource) -> int:
     """Returns the number of partitions of a live topic; creates its changelog if it is missing.
 
-    TopicsError if the topic is missing or hidden, or the changelog has another number of partitions, belongs to
-    another installation or loses records.
+    TopicsError if the topic is missing, hidden or has writers' timestamps (an empty one would be asked and charged
+    until its first event), or if the changelog does not fit, belongs to another installation or loses records.
     """
+    source, topic = declared.source, declared.topic
     async with admin_client(settings) as admin:
         found = await describe_topics(admin, [topic])
         if not found.get(topic):
@@ -361,8 +360,9 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
         kept, is_new = await _ensure_topic(admin, settings, wanted)
         if not kept:
             raise TopicsError(f"topic {wanted.name} was not created; see 'sotto topics acl --role feed'")
-        actual = {} if is_new else await read_configurations(admin, [wanted.name])
-    if problem := partitions_problem(source, topic, wanted.partitions, len(kept)):
+        actual = await read_configurations(admin, [topic] if is_new else [topic, wanted.name])
+    changed = partitions_problem(source, topic, wanted.partitions, len(kept))
+    if problem := changed or timestamps_problem(declared, actual.get(topic, {})):
         raise TopicsError(problem)
     if deleting := retention_differences(wanted, actual.get(wanted.name, {})):
         raise TopicsError(f"Kafka deletes records that must be kept: {format_differences(deleting)}")

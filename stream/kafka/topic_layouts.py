@@ -320,9 +320,9 @@ def retention_warning(source: EventsSource, actual: Mapping[str, str], needed_ms
 
 
 def timestamps_problem(source: EventsSource, actual: Mapping[str, str]) -> str | None:
-    """Returns why a topic's timestamps do not fit the source's clock, with a remedy; None if they fit."""
+    """Returns why a topic's timestamps do not fit the source's clock, with a remedy; None if they fit or are hidden."""
     [(setting, expected)] = BROKER_TIMESTAMPS.items()
-    if source.clock == "marks" or actual.get(setting) == expected:
+    if source.clock == "marks" or actual.get(setting, expected) == expected:
         return None
     return (
         f"topic {source.topic} exists with {setting}={actual.get(setting)}, but windows of source '{source.source}' close by the "

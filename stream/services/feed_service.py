@@ -214,8 +214,8 @@ CHANGELOG_WAIT_SECONDS: Final = 0.25
 MERGING_ENGINE: Final = ""
 """The name of the merging engine; each other engine has the name of its source, which is not empty."""
 
-FindTopic = Callable[[Settings, Topics, str, str], Awaitable[int]]
-"""Called with settings, topics, source and live topic; returns the live topic's number of partitions."""
+FindTopic = Callable[[Settings, Topics, EventsSource], Awaitable[int]]
+"""Returns the number of partitions of a source's live topic."""
 
 
 class FeedService:
@@ -337,7 +337,7 @@ class FeedService:
         health = self._health.engine_health(f"source {source.source}")
         while not self._stopping.is_set() and source.source not in self._retiring:
             try:
-                partitions = await self._find_topic(self._settings, self._topics, source.source, source.topic)
+                partitions = await self._find_topic(self._settings, self._topics, source)
             except (TopicsError, KafkaError, OSError) as error:
                 reason = str(error) if isinstance(error, TopicsError) else type(error).__name__
                 log.warning("live topic not served", source=source.source, reason=reason)

@@ -20,12 +20,23 @@ PEOPLE: dict[str, Any] = {**CENSUS, "source": "people", "accountant": "pure", "d
 ROWS: dict[str, Any] = {"age": list(range(100)), "sex": ["F", "M"] * 50}
 
 
+def scene_with_stream(
+    answers: int, epsilon: float, table: dict[str, Any] = PEOPLE, rows: dict[str, Any] = ROWS, **spec: Any
+) -> Scene:
+    """A stream that pays for ``answers`` noisy answers about a table."""
+    scene = Scene()
+    scene.driver.register(table, rows)
+    mechanism = {"kind": "laplace", "answers": answers}
+    spec = {"stream": "counts", "source": "people", "epsilon": epsilon, "mechanism": mechanism, **spec}
+    scene.driver.open(spec, acknowledge=True)
+    scene.flow()
+    return scene
+
+
 def scene_with_answers(answers: int) -> Scene:
     """A stream with answers to a client's questions."""
-    scene = Scene()
-    scene.driver.register(PEOPLE, ROWS)
     mechanism = {"kind": "laplace", "answers": answers + 2, "dimensions": 2}
-    scene.driver.open({"stream": "counts", "source": "people", "epsilon": 80.0, "mechanism": mechanism})
+    scene = scene_with_stream(answers, 80.0, mechanism=mechanism)
     scene.driver.ask_many(
         {"id": f"q-{number}", "stream": "counts", "where": f"age >= {number % 90}"} for number in range(answers)
     )
@@ -135,16 +146,8 @@ async def test_history_separates_prices_from_answers_and_ranks_from_rows(open_pa
 
 async def test_history_shows_the_digits_of_a_quantile(open_page: OpenPage) -> None:
     """The error bound of a quantile is in rows, so it does not limit the digits of a value below 1."""
-    scene = Scene()
     share = {"kind": "decimal", "minimum": 0, "maximum": 1, "step": 0.01}
-    scene.driver.register({**PEOPLE, "attributes": {"share": share}}, {"share": ["0.37"] * 20_000})
-    spec = {
-        "stream": "counts",
-        "source": "people",
-        "epsilon": 0.02,
-        "mechanism": {"kind": "laplace", "answers": 2},
-    }
-    scene.driver.open(spec, acknowledge=True)
+    scene = scene_with_stream(2, 0.02, {**PEOPLE, "attributes": {"share": share}}, {"share": ["0.37"] * 20_000})
     found = scene.driver.ask("counts", quantile="share")
     assert (found.alpha or 0.0) > 1000.0
     scene.flow()
@@ -156,12 +159,7 @@ async def test_history_shows_the_digits_of_a_quantile(open_page: OpenPage) -> No
 
 async def test_history_marks_numbers_that_are_not_informative(open_page: OpenPage) -> None:
     """A small number with a large error is marked, like in the client's results; a large number is not."""
-    scene = Scene()
-    scene.driver.register(PEOPLE, ROWS)
-    mechanism = {"kind": "laplace", "answers": 50}
-    spec = {"stream": "counts", "source": "people", "epsilon": 0.5, "mechanism": mechanism}
-    scene.driver.open(spec, acknowledge=True)
-    scene.flow()
+    scene = scene_with_stream(50, 0.5)
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=counts", OPERATOR)
         # The noise depends on the question's id: with a random one, one interval of twenty excludes 0 or 100.
@@ -179,16 +177,7 @@ async def test_history_marks_numbers_that_are_not_informative(open_page: OpenPag
 
 async def test_history_shows_no_negative_count_beside_its_interval(open_page: OpenPage) -> None:
     """The interval of a count begins at 0, and so does its number; an interval entirely below 0 does not look exact."""
-    scene = Scene()
-    scene.driver.register(PEOPLE, ROWS)
-    spec = {
-        "stream": "counts",
-        "source": "people",
-        "epsilon": 2.0,
-        "expected_queries": 20,
-        "mechanism": {"kind": "laplace", "answers": 100},
-    }
-    scene.driver.open(spec, acknowledge=True)
+    scene = scene_with_stream(100, 2.0, expected_queries=20)
     found = scene.driver.ask_many([{"id": f"{n}", "stream": "counts", "where": "FALSE"} for n in range(26)])
     assert found[-1].interval == (0.0, 0.0)
     scene.flow()

@@ -285,6 +285,10 @@ async def test_services_refuse_names_of_another_installation(environment: dict[s
     outer = settings_of(environment)
     inner = outer.model_copy(update={"prefix": f"{outer.prefix}.feed"})
     topic = f"live-{outer.prefix}"
+
+    def live(source: str, clock: str) -> EventsSource:
+        return EventsSource.model_validate({**FLIGHTS, "source": source, "topic": topic, "clock": clock})
+
     async with admin_client(outer) as admin:
         wanted = [(one.name, one.partitions) for one in layout(Topics(inner.prefix, 3))]
         await admin.create_topics([NewTopic(name, count, 1) for name, count in [*wanted, (topic, 1)]])
@@ -295,8 +299,10 @@ async def test_services_refuse_names_of_another_installation(environment: dict[s
     with pytest.raises(
         TopicsError, match=rf"source 'ledger' would be topic {inner.prefix}.ledger, which belongs to"
     ):
-        await find_live_topic(outer, topics, "ledger", topic)
-    assert await find_live_topic(outer, topics, "visits", topic) == 1
+        await find_live_topic(outer, topics, live("ledger", "marks"))
+    assert await find_live_topic(outer, topics, live("visits", "marks")) == 1
+    with pytest.raises(TopicsError, match=r"exists with message\.timestamp\.type=CreateTime, but windows"):
+        await find_live_topic(outer, topics, live("visits", "broker"))
     await delete_topics(outer)
     assert (await require_topics(inner, role=AclRole.WORKER)).partitions == 3, "it is alone, and goes on"
     await delete_topics(inner)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from schemas import EventsSource
 from stream.engine.health import ServiceHealth
 from stream.engine.supervision import MembershipLostError
 from stream.kafka.topic_layouts import feed_group, merging_group
@@ -76,8 +77,8 @@ class Feeds:
         instance = instance or f"name-{self._names}"
         process = Process(f"feed-{self._names}", self._loop, self._branch(), self._faults)
 
-        async def find(settings: Settings, topics: Topics, source: str, topic: str) -> int:
-            del settings, topics, source, topic
+        async def find(settings: Settings, topics: Topics, source: EventsSource) -> int:
+            del settings, topics, source
             return await process.call(lambda: LIVE_PARTITIONS)
 
         service = FeedService(
