@@ -191,7 +191,7 @@ def up(
 
     If the broker or a service other than the monitor ends, the other services are stopped and the exit status is 1.
     A folder has one installation. A broker that already runs in the folder is used and left running.
-    Tables must be in the working folder or below, or in the folders that SOTTO_TABLE_ROOTS lists.
+    Tables must be in the working folder or below or, if SOTTO_TABLE_ROOTS is set, in the folders that it lists instead.
     """
     with explain_missing_packages("all"):
         from stream.alerts.alerts_file import AlertsFile  # noqa: PLC0415

@@ -43,7 +43,7 @@ class ExitStatus(IntEnum):
 MaxPrice = Annotated[
     str | None,
     typer.Option(
-        help="Highest price of an answer: an ε, as 0.1, or a share of the stream's grant, as 10%; if omitted, 10% with --alpha. "
+        help="Highest price of an answer: an ε, as 0.1, or a share of the stream's grant, as 10%. "
         "A question that may cost more is rejected without charge."
     ),
 ]

@@ -184,7 +184,10 @@ def extend(
             help="δ to add. With δ, a large ε pays for more answers on streams whose charges are independent."
         ),
     ] = 0.0,
-    analyst: Analyst = None,
+    analyst: Annotated[
+        str | None,
+        typer.Option(help="Request it as the analyst who opened the stream, whose allotments pay in either case."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Grant a stream further charged answers; it keeps its measurements."""
