@@ -84,7 +84,7 @@ class Program:
 def service(role: str, settings: Settings, noise_key: str, log: Path, options: Sequence[str] = ()) -> Program:
     """A Sotto service, started as an operator would start it; its processor time is that of all its processes."""
     variables = {f"SOTTO_{name.upper()}": str(value) for name, value in settings.model_dump().items()}
-    command = [sys.executable, "-m", "stream.cli", "serve", role, "--json-logs", *options]
+    command = [sys.executable, "-m", "sotto", "serve", role, "--json-logs", *options]
     return Program(command, log, {**variables, KEY_VARIABLE: noise_key})
 
 

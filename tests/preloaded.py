@@ -54,7 +54,7 @@ READERS = (
     "stream.tables.readers.csv_files",
     "stream.tables.readers.lake_files",
 )
-CLI = "stream.cli"
+CLI = "sotto"
 MESSAGE_BYTES = 128 * 1024
 PAUSE = 0.005
 PROGRAM_SECONDS = 600.0
@@ -157,7 +157,7 @@ def command(
     """Run a command to its end in a separate process with empty standard input, forked if the system supports it."""
     if not hasattr(socket, "SOCK_SEQPACKET"):
         return subprocess.run(
-            [sys.executable, "-m", "stream.cli", *arguments],
+            [sys.executable, "-m", "sotto", *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

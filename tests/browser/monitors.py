@@ -39,7 +39,7 @@ async def wait_until_ready(address: str) -> None:
 
 async def run_top(address: str, *, token: str = VIEWER, columns: int = 140) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "stream.cli", "top", "--once", "--url", address),
+        *(sys.executable, "-m", "sotto", "top", "--once", "--url", address),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "SOTTO_MONITOR_TOKEN": token, "COLUMNS": str(columns)},

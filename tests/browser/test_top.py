@@ -61,7 +61,7 @@ class Terminal:
     async def __aenter__(self) -> Self:
         self._screen, shown = pty.openpty()
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "stream.cli", "top", "--url", self._address),
+            *(sys.executable, "-m", "sotto", "top", "--url", self._address),
             stdout=shown,
             env={
                 **os.environ,

@@ -365,7 +365,7 @@ async def test_watch_command_prints_lines_and_ends_cleanly(installation: AlertsI
         "SOTTO_BOOTSTRAP": installation.settings.bootstrap,
         "SOTTO_PREFIX": installation.settings.prefix,
     }
-    command = [sys.executable, "-m", "stream.cli", "watch", "--from-beginning", "--json", "late"]
+    command = [sys.executable, "-m", "sotto", "watch", "--from-beginning", "--json", "late"]
     process = await asyncio.create_subprocess_exec(
         *command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -29,7 +29,7 @@ def test_demo_keeps_every_claim_and_its_page(bootstrap: str, tmp_path: Path) -> 
         [
             sys.executable,
             "-m",
-            "stream.cli",
+            "sotto",
             "demo",
             "--json",
             "--stay",
@@ -99,7 +99,7 @@ def test_up_serves_the_readme_and_leaves_no_process(tmp_path: Path) -> None:
         [
             sys.executable,
             "-m",
-            "stream.cli",
+            "sotto",
             "up",
             "--folder",
             str(installation),

@@ -82,7 +82,7 @@ async def test_feeds_under_one_parent_share_topic_and_restart_after_kill(
     variables = {variable_of(name): str(getattr(installation.settings, name)) for name in ("bootstrap", "prefix")}
     # With so long a session, killed feeds get their partitions back in time only because restarted feeds keep their names.
     variables[variable_of("session_timeout_ms")] = "60000"
-    command = [sys.executable, "-m", "stream.cli", "serve", "feed", "--json-logs", "--processes", "2"]
+    command = [sys.executable, "-m", "sotto", "serve", "feed", "--json-logs", "--processes", "2"]
     with log.open("wb") as output:
         parent = subprocess.Popen(  # noqa: ASYNC220  (started at once)
             command, stdout=output, stderr=output, env={**os.environ, **variables}

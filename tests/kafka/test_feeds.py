@@ -356,7 +356,7 @@ async def test_default_librdkafka_producer_is_reported_within_a_minute(installat
     [line] = [one for one in feed.log.read_text().splitlines() if '"events refused"' in one][:1]
     assert "partitioner=murmur2_random" in json.loads(line)["reason"]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "stream.cli", "watch", "--json"),
+        *(sys.executable, "-m", "sotto", "watch", "--json"),
         env={**os.environ, "SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": prefix},
         stdout=subprocess.PIPE,
     )

@@ -59,7 +59,7 @@ def parent(settings: Settings, key: NoiseKey, folder: Path, *, processes: int) -
     }
     environment |= {variable_of(name): getattr(settings, name) for name in ("bootstrap", "prefix", "table_roots")}
     log = folder / "workers.log"
-    command = [sys.executable, "-m", "stream.cli", "serve", "worker", "--json-logs", "--key-file", str(key_file)]
+    command = [sys.executable, "-m", "sotto", "serve", "worker", "--json-logs", "--key-file", str(key_file)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, "--processes", str(processes)], stderr=output, stdout=output, env=environment

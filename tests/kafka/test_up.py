@@ -50,7 +50,7 @@ class Up:
 @contextmanager
 def up(folder: Path, **environment: str) -> Iterator[Up]:
     with subprocess.Popen(
-        [sys.executable, "-m", "stream.cli", "up", "--folder", str(folder), "--port", str(free_port())],
+        [sys.executable, "-m", "sotto", "up", "--folder", str(folder), "--port", str(free_port())],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -94,7 +94,7 @@ def prepared(folder: Path) -> tuple[Path, Path]:
     secrets.mkdir(mode=0o700)
     NoiseKey.generate().save(secrets / "noise.key")
     token = ("token", "create", "someone", "--role", "viewer", "--file", str(secrets / "names.json"))
-    subprocess.run([sys.executable, "-m", "stream.cli", *token], capture_output=True, check=True)
+    subprocess.run([sys.executable, "-m", "sotto", *token], capture_output=True, check=True)
     for path in (secrets, *secrets.iterdir()):
         os.chown(path, USER, USER)
     return data, secrets

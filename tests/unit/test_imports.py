@@ -227,16 +227,15 @@ def test_command_and_services_import_nothing_from_the_folder(tmp_path: Path) -> 
     """It is the working folder."""
     for name in ("schemas.py", "stream.py", "sotto.py"):
         (tmp_path / name).write_text("raise SystemExit('not this one')\n")
-    for arguments in (["-P", "-m", "sotto", "--version"], ["-P", "-m", "stream.cli", "--version"]):
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            timeout=PROGRAM_SECONDS,
-        )
-        assert done.stdout == f"sotto {VERSION}\n", done.stderr
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "sotto", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=PROGRAM_SECONDS,
+    )
+    assert done.stdout == f"sotto {VERSION}\n", done.stderr
     for path in (
         "stream/services/processes.py",
         "stream/tables/readers/table_reading.py",

