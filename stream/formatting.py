@@ -297,6 +297,11 @@ NOT_INFORMATIVE: Final = "not informative"
 LARGEST_SHARE: Final = 1 / 3
 """The largest error of an informative number, as a share of the rows or of the range."""
 
+CHARGED_AS_USUAL_TEXT: Final = "an answer is charged as any other"
+"""The last words of a warning about a question whose answer is known in advance."""
+MAX_COARSE_STEPS: Final = 10_000
+"""The largest number of values for which answers warn that values are rounded to the step."""
+
 ROWS_LEFT_OUT: Final = (
     "rows with a missing or invalid cell are left out, also if the question does not use that attribute"
 )

@@ -248,7 +248,7 @@ _EXPECTED_ERRORS: Final = (
     "stream.engine.health:ListenError",
     "stream.kafka.topic_layouts:TopicsError",
     "stream.monitor.api.tokens:TokenError",
-    "stream.monitor.single_sign_on:SignOnSettingsError",
+    "stream.monitor.api.single_sign_on:SignOnSettingsError",
     "stream.alerts.alerts_file:AlertsError",
     "stream.monitor.api.monitor_state:MonitorEndedError",
     "stream.engine.supervision:MembershipLostError",

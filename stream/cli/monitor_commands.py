@@ -148,7 +148,7 @@ def serve_monitor(host: str | None, port: int | None, *, stop_with_stdin: bool) 
     sign_on = None
     if settings.monitor_oidc_issuer:
         with explain_missing_packages("oidc"):
-            from stream.monitor.single_sign_on import SingleSignOn  # noqa: PLC0415  (joserfc is an extra)
+            from stream.monitor.api.single_sign_on import SingleSignOn  # noqa: PLC0415  (joserfc is an extra)
         sign_on = SingleSignOn(settings)
     asyncio.run(serve_monitor(settings, names, sign_on=sign_on, stop_with_stdin=stop_with_stdin))
 

@@ -42,7 +42,7 @@ from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.settings import Settings
 
 if TYPE_CHECKING:
-    from stream.monitor.single_sign_on import SingleSignOn
+    from stream.monitor.api.single_sign_on import SingleSignOn
 
 CONTACT_SECONDS = 15.0
 """Seconds without contact to Kafka after which the monitor is not ready."""

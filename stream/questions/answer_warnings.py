@@ -38,7 +38,7 @@ from schemas import (
     TableSource,
     ValuesSource,
 )
-from stream.formatting import LARGEST_SHARE, NOT_INFORMATIVE, ROWS_LEFT_OUT, format_count
+from stream.formatting import CHARGED_AS_USUAL_TEXT, LARGEST_SHARE, NOT_INFORMATIVE, ROWS_LEFT_OUT, format_count
 from stream.privacy.composition.costs import last_promised_answer
 from stream.questions.clamped_values import parse_condition
 from stream.tables.sensitivity import codes_within
@@ -71,9 +71,6 @@ def warn_about_domains(source: Source, query: Query) -> tuple[str, ...]:
         lines += [line for text in texts for line in warn_about_predicate(text, source.attributes)]
     return tuple(dict.fromkeys(lines))
 
-
-CHARGED_AS_USUAL_TEXT: Final = "an answer is charged as any other"
-"""The last words of a warning about a question whose answer is known in advance."""
 
 _ONE_CANDIDATE_WARNING: Final = (
     f"candidates: with one candidate the choice is known in advance; {CHARGED_AS_USUAL_TEXT}"

@@ -33,6 +33,7 @@ from schemas import (
     ValuesSource,
 )
 from schemas.calendars import format_day
+from stream.formatting import MAX_COARSE_STEPS
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.privacy.composition.costs import exact_decimal
 from stream.tables.expressions import FALSE, Codes, Predicate, attributes_of, conjunction, evaluate, make_leaf
@@ -381,8 +382,5 @@ def _is_clamped(domain: Domain) -> bool:
 _DAILY_YEARS: Final = 1000
 _HOURLY_YEARS: Final = 40
 """Years beyond a range of days or longer periods, and of hours, in which conditions are examined."""
-
-MAX_COARSE_STEPS: Final = 10_000
-"""The largest number of values for which answers warn that values are rounded to the step."""
 
 VALUE_FIELDS: Final = ("sum", "mean", "quantile", "iqr", "variance", "stddev", "person_sum")

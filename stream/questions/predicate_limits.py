@@ -14,9 +14,7 @@ from typing import Final
 from sqlglot import Token, TokenType, exp
 
 from schemas import Decimals, Domain, Integers, Numeric
-from stream.formatting import find_name_in_other_case
-from stream.questions.answer_warnings import CHARGED_AS_USUAL_TEXT
-from stream.questions.clamped_values import MAX_COARSE_STEPS
+from stream.formatting import CHARGED_AS_USUAL_TEXT, MAX_COARSE_STEPS, find_name_in_other_case
 from stream.tables.expressions import Constant
 from stream.tables.predicates import DIALECT, OPERATORS, PredicateParser
 from stream.tables.table_errors import PredicateError, to_one_line

@@ -28,12 +28,10 @@ import pyarrow as pa
 from stream.tables.encoding import CodeArray, code_type
 from stream.tables.engine_limits import EngineLimits, StatementRunner
 from stream.tables.expressions import TRUE, AllOf, AnyOf, Codes, Constant, Predicate
+from stream.tables.people import PERSON
 from stream.tables.table_errors import UnreadableError
 
 Numbers = npt.NDArray[np.int64]
-
-PERSON: Final = "\0person"
-"""The name of the column with the person's number of each row; no attribute can have this name."""
 
 _REAL: Final = "real"
 """The name of the column that is 1 in rows of the table, and 0 in filler rows (see ``CodeTable.append``)."""

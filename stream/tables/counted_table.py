@@ -30,8 +30,7 @@ from stream.tables.table_errors import (
 )
 
 if TYPE_CHECKING:
-    from stream.tables.rows import Rows
-    from stream.tables.stored_table import StoredRows
+    from stream.tables.rows import Rows, StoredRows
     from stream.tables.texts import TextGroups
 
 

@@ -20,6 +20,9 @@ from stream.tables.encoding import CodeArray, Mask, Words, as_text, siphash
 
 Numbers = npt.NDArray[np.uint32]
 
+PERSON: Final = "\0person"
+"""The name of the column with the person's number of each row; no attribute can have this name."""
+
 NAME_BYTES: Final = 16
 PERSON_BYTES: Final = 44
 """Maximum memory in bytes for each person to choose rows: two orders of the names' digests, and positions."""

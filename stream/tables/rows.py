@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,23 @@ from schemas.sources import MAX_ROWS
 from stream.optional_packages import pl
 from stream.tables.date_codes import iso_text
 from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_text, code_type, exact_text
-from stream.tables.people import Numbers, PersonNumbering, RowOwners, person_names
-from stream.tables.readers.table_parts import KEPT_COLUMN, TablePart, open_source_parts, open_table_parts
+from stream.tables.people import (
+    PERSON,
+    Numbers,
+    PersonNumbering,
+    RowOwners,
+    choose_rows,
+    contribution_key,
+    person_names,
+    person_ranges,
+)
+from stream.tables.readers.source_parts import open_source_parts, open_table_parts
+from stream.tables.readers.table_parts import KEPT_COLUMN, TablePart
 from stream.tables.table_errors import ColumnError, TableDataError, UnreadableError
-from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, TextEncoder, hashed_columns
+from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, TextDigests, TextEncoder, hashed_columns
+
+if TYPE_CHECKING:
+    from stream.tables.code_database import CodeDatabase, CodeTable
 
 Frame: TypeAlias = "pl.DataFrame | Mapping[str, Sequence[object]]"
 """A table in memory: a data frame, or columns of cells of any kind."""
@@ -200,6 +213,61 @@ class Rows:
         return collect_rows(source, RowCollector(source), frame)
 
 
+@dataclass(frozen=True)
+class StoredRows:
+    """All rows of a table in a database, with the texts of text columns and the digests of people's names."""
+
+    database: CodeDatabase
+    table: CodeTable
+    private_row_count: int
+    file_row_count: int
+    private_texts: Mapping[str, TextColumn]
+    """The texts of each text attribute; their codes are in the database."""
+    private_names: Words | None = None
+    private_unnamed: int = 0
+
+    def private_blocks(self, rows: int) -> Iterator[dict[str, Any]]:
+        """Yield blocks of at most ``rows`` rows: codes of attributes, digests of texts, and digests of people's names."""
+        for block in self.table.blocks(self.table.names):
+            columns = self._with_digests(block)
+            if self.private_names is not None:
+                names = self.private_names[columns.pop(PERSON)]
+                columns |= {f"{PERSON} {word}": names[:, word] for word in range(names.shape[1])}
+            for start in range(0, len(next(iter(block.values()))), rows):
+                yield {name: column[start : start + rows] for name, column in columns.items()}
+
+    def choose(self, source: TableSource, key: bytes) -> tuple[CodeTable, int]:
+        """Return a table of the rows that count, and their number; see ``people.choose_rows``.
+
+        Whether a row counts depends only on the rows of its person, so one range of people is processed at a time.
+        """
+        if self.private_names is None:
+            return self.table, self.private_row_count
+        sizes, rows = column_sizes(source), 0
+        chosen, key = self.database.create_table(sizes), contribution_key(key, source.source)
+        rows_of_people = np.zeros(len(self.private_names), dtype=np.int64)
+        numbers, counts = self.table.count_rows_of_people()
+        rows_of_people[numbers] = counts
+        for low, high in person_ranges(rows_of_people):
+            if not (blocks := list(self.table.blocks(list(sizes), (low, high)))):
+                continue
+            codes = {name: np.concatenate([block[name] for block in blocks]) for name in sizes}
+            hashed = self._with_digests(codes)
+            people = RowOwners(hashed.pop(PERSON) - np.uint32(low), self.private_names[low:high])
+            found = choose_rows(hashed, people, source.contribution, key)
+            counted = found.private_order[: found.private_counted]
+            chosen.append({name: column[counted] for name, column in codes.items()})
+            rows += len(counted)
+        return chosen, rows
+
+    def _with_digests(self, codes: Mapping[str, CodeArray]) -> dict[str, Any]:
+        digests = {
+            name: TextDigests(codes[name], column.digests.private_digests)
+            for name, column in self.private_texts.items()
+        }
+        return {**codes, **digests}
+
+
 class Collector(ABC, Generic[Collected]):
     """Collects batches into one table."""
 
@@ -309,6 +377,13 @@ def _to_common_type(source: TableSource, column: pl.Series) -> pl.Series:
     if any(isinstance(domain, Decimals) for domain in domains):
         return exact_text(column)
     return pl.Series(column.name, numbers)
+
+
+def column_sizes(source: TableSource) -> dict[str, int | None]:
+    """Return the number of codes of each column; None for texts and people."""
+    sizes: dict[str, int | None] = {name: domain.size for name, domain in source.attributes.items()}
+    sizes |= dict.fromkeys(source.texts)
+    return sizes if source.person is None else {**sizes, PERSON: None}
 
 
 def columns_of(source: TableSource) -> list[str]:

@@ -27,16 +27,15 @@ from stream.tables.encoding import siphash
 from stream.tables.engine_limits import EngineStatementError
 from stream.tables.expressions import Predicate, memory_of
 from stream.tables.people import pack_codes
+from stream.tables.readers.source_parts import Stamp, stamp_of_source
 from stream.tables.readers.table_files import local_database
-from stream.tables.readers.table_parts import Stamp, stamp_of_source
 from stream.tables.readers.table_reading import build_table, read_rows
-from stream.tables.rows import Frame, Rows
+from stream.tables.rows import Frame, Rows, StoredRows
 from stream.tables.sensitivity import rows_are_public
 from stream.tables.table_errors import PredicateError, TableDataError, UnreadableError, quote_name
 
 if TYPE_CHECKING:
     from stream.tables.predicates import PredicateParser
-    from stream.tables.stored_table import StoredRows
 
 PREDICATE_CACHE_BYTES: Final = 32 << 20
 TABLES_KEPT: Final = 64

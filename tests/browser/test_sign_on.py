@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from stream.monitor.single_sign_on import SingleSignOn
+from stream.monitor.api.single_sign_on import SingleSignOn
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import Scene
 from tests.unit.monitor.api.openid_provider import GROUPS, OpenIdProvider, settings_of

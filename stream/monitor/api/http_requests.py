@@ -33,6 +33,9 @@ MAX_FIELDS = 10
 """Maximum number of invalid fields that one response lists."""
 
 
+SIGN_IN, CALLBACK, SIGN_OUT = "/sign-in", "/sign-in/callback", "/sign-out"
+
+
 class ProblemError(Exception):
     """Ends a request with a response that has ``problem`` as its body, and ``headers``."""
 
@@ -72,6 +75,11 @@ def refuse_repeated(parameters: Collection[str]) -> None:
     """Refuse repeated parameters."""
     if len(set(parameters)) != len(parameters):
         raise ProblemError(400, "malformed", "parameter: a parameter is given twice; give each parameter once")
+
+
+def is_caused_by_another_site(request: web.Request) -> bool:
+    """Return whether a page of another site sent a request, according to the browser."""
+    return request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}
 
 
 def malformed_error(

@@ -41,7 +41,7 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.settings import Settings
 
 if TYPE_CHECKING:
-    from stream.monitor.single_sign_on import SingleSignOn
+    from stream.monitor.api.single_sign_on import SingleSignOn
 
 _View = TypeVar("_View")
 

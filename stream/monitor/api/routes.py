@@ -82,7 +82,7 @@ from stream.monitor.api.source_views import (
 )
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.monitor_alerts import alerts_view
-from stream.tables.readers.table_parts import require_valid_view
+from stream.tables.readers.source_parts import require_valid_view
 from stream.tables.table_errors import TableDataError
 
 

@@ -22,10 +22,14 @@ from stream.monitor.api.answer_views import AnswerQuery, AnswerRow, answers_as_c
 from stream.monitor.api.budget_models import TrailFilter
 from stream.monitor.api.budget_views import TrailExports
 from stream.monitor.api.http_requests import (
+    CALLBACK,
     IDLE_SECONDS,
+    SIGN_IN,
+    SIGN_OUT,
     ClientGoneError,
     ProblemError,
     abort_connection,
+    is_caused_by_another_site,
     malformed_error,
     refuse_repeated,
     too_many_error,
@@ -137,7 +141,6 @@ _UNLIMITED_PATHS = frozenset({"/healthz", "/readyz"})
 _PUBLIC_PATHS = frozenset({*_UNLIMITED_PATHS, *_PAGES})
 """Paths that need no token: health, and the page, which asks the user for the token."""
 _PUBLIC_PREFIX = "/static/"
-SIGN_IN, CALLBACK, SIGN_OUT = "/sign-in", "/sign-in/callback", "/sign-out"
 _SIGN_ON_PATHS = frozenset({SIGN_IN, CALLBACK, SIGN_OUT})
 """Paths of single sign-on, which need no token either."""
 
@@ -251,11 +254,6 @@ def _make_guard(monitor: Monitor) -> Any:
         return await handler(request)
 
     return guard
-
-
-def is_caused_by_another_site(request: web.Request) -> bool:
-    """Return whether a page of another site sent a request, according to the browser."""
-    return request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}
 
 
 def _session_of(request: web.Request, monitor: Monitor) -> Bearer | None:

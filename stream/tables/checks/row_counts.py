@@ -19,7 +19,8 @@ from stream.tables.checks.cell_checks import FoundValue, ValueCounts, missing_ce
 from stream.tables.encoding import as_text, encode
 from stream.tables.people import person_names
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN, SEPARATORS
-from stream.tables.readers.table_parts import KEPT_COLUMN, open_source_parts
+from stream.tables.readers.source_parts import open_source_parts
+from stream.tables.readers.table_parts import KEPT_COLUMN
 from stream.tables.readers.view_parser import parse_view
 from stream.tables.readers.view_rows import PERSON_KIND, RowObserver, TableUse, column_label
 from stream.tables.table_errors import ColumnError

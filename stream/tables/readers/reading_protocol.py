@@ -25,14 +25,9 @@ from stream.optional_packages import pl
 from stream.tables.encoding import CodeArray, Words, code_type
 from stream.tables.engine_limits import CancelledStepError, is_step_cancelled, row_bytes
 from stream.tables.people import PERSON_BYTES
+from stream.tables.readers.source_parts import base_columns, open_source_parts, open_table_parts, stamp_of_source
 from stream.tables.readers.table_files import TableFile
-from stream.tables.readers.table_parts import (
-    FilePart,
-    base_columns,
-    open_source_parts,
-    open_table_parts,
-    stamp_of_source,
-)
+from stream.tables.readers.table_parts import FilePart
 from stream.tables.rows import Collected, Collector, EncodedBatch, RowEncoder, columns_of
 from stream.tables.schema_proposals import MAX_COLUMNS, ColumnType
 from stream.tables.table_errors import COLUMN_ERRORS, LARGER_THAN_MEMORY, ColumnError, UnreadableError, to_one_line

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from schemas import Address, TableSource
 from stream.diagnostics import get_logger
@@ -28,14 +28,10 @@ from stream.tables.counted_table import CountedTable
 from stream.tables.engine_limits import EngineLimits, row_bytes
 from stream.tables.readers import table_files
 from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows
-from stream.tables.readers.table_parts import Stamp, join_stamps, require_valid_view, stamp_of_files
-from stream.tables.rows import Collected, Collector, Frame, RowCollector, Rows, collect_rows
+from stream.tables.readers.source_parts import Stamp, join_stamps, require_valid_view, stamp_of_files
+from stream.tables.rows import Collected, Collector, Frame, RowCollector, Rows, StoredRows, collect_rows
 from stream.tables.schema_proposals import ColumnType
 from stream.tables.table_errors import OUTSIDE_ROOTS, ColumnError, TableDataError, UnreadableError
-
-if TYPE_CHECKING:
-    from stream.tables.stored_table import StoredRows
-
 
 READING_PROCESS: Final = "stream.tables.readers.reading_process"
 

@@ -28,6 +28,7 @@ from stream.tables.engine_limits import (
 )
 from stream.tables.expressions import FALSE, TRUE, Codes, Predicate, conjunction, disjunction, make_leaf, negation
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits, build_table, read_rows
+from stream.tables.rows import StoredRows
 from stream.tables.store import TableStore, fingerprint
 from stream.tables.stored_table import StoredTable
 from stream.tables.table_errors import TableDataError, UnreadableError
@@ -472,7 +473,7 @@ def test_stored_segments_are_uncompressed() -> None:
     attributes = {"x": {"kind": "integers", "minimum": 0, "maximum": 9}, "y": ["a", "b"]}
     declared = source(attributes=attributes)
     rows = read_rows(declared, {"x": [3] * 300_000, "y": ["a"] * 300_000})
-    assert isinstance(rows, stored_table.StoredRows)
+    assert isinstance(rows, StoredRows)
     connection = rows.database._connection
     connection.sql("CHECKPOINT")
     stored = connection.sql(

@@ -11,8 +11,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
-from stream.monitor.api.tokens import Bearer
-from stream.monitor.single_sign_on import (
+from stream.monitor.api.single_sign_on import (
     SESSION_COOKIE,
     SIGN_IN_COOKIE,
     SIGN_IN_SECONDS,
@@ -20,6 +19,7 @@ from stream.monitor.single_sign_on import (
     SingleSignOn,
     parse_roles,
 )
+from stream.monitor.api.tokens import Bearer
 from tests.unit.monitor.api.openid_provider import CLIENT, GROUPS, OpenIdProvider, settings_of
 from tests.unit.monitor.installation import VIEWER, Installation, WebClient, bearer
 

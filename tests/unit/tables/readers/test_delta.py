@@ -18,8 +18,9 @@ from schemas import Categories, Domain, Integers
 from stream.tables.checks import check_table
 from stream.tables.readers import reading_process
 from stream.tables.readers.lake_files import newest_files
+from stream.tables.readers.source_parts import open_table_parts
 from stream.tables.readers.table_files import TableFile, local_files
-from stream.tables.readers.table_parts import BATCH_ROWS, FilePart, open_table_parts
+from stream.tables.readers.table_parts import BATCH_ROWS, FilePart
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.store import TableStore
 from stream.tables.table_errors import UnreadableError

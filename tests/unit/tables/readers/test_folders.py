@@ -17,8 +17,8 @@ from schemas import Categories, Domain, Integers
 from stream.tables.checks import check_table
 from stream.tables.readers import table_files as files_module
 from stream.tables.readers import table_parts as parts_module
+from stream.tables.readers.source_parts import open_table_parts, stamp_of_files
 from stream.tables.readers.table_files import TableFile, local_files
-from stream.tables.readers.table_parts import open_table_parts, stamp_of_files
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.rows import EncodedBatch, GrowingColumn, RowEncoder, Rows
 from stream.tables.store import TableStore

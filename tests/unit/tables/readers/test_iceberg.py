@@ -13,7 +13,7 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.types import LongType
 
 from schemas import Categories, Domain, Integers
-from stream.tables.readers.table_parts import open_table_parts
+from stream.tables.readers.source_parts import open_table_parts
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.store import TableStore
 from tests.unit.tables.readers.guarded import cause, rows_of

@@ -10,8 +10,8 @@ import pytest
 from schemas import Address, Bins, Categories, Domain, Integers, TableSource
 from stream.tables.checks import check_table
 from stream.tables.readers import postgresql as postgresql_module
+from stream.tables.readers.source_parts import open_table_parts, stamp_of
 from stream.tables.readers.table_files import parse_roots
-from stream.tables.readers.table_parts import open_table_parts, stamp_of
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.rows import Rows
 from stream.tables.store import TableStore

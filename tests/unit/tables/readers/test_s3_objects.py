@@ -17,8 +17,8 @@ from schemas import Address, Categories, Domain, Integers, TableSource
 from stream.tables import store as store_module
 from stream.tables.checks import check_table
 from stream.tables.readers.lake_files import _client
+from stream.tables.readers.source_parts import open_table_parts, stamp_of
 from stream.tables.readers.table_files import parse_roots
-from stream.tables.readers.table_parts import open_table_parts, stamp_of
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.rows import Rows
 from stream.tables.store import TableStore

@@ -11,7 +11,7 @@ import pytest
 from schemas import Dates
 from stream.errors import Missing
 from stream.tables.checks import check_table
-from stream.tables.readers.table_parts import open_table_parts, stamp_of
+from stream.tables.readers.source_parts import open_table_parts, stamp_of
 from stream.tables.table_errors import UnreadableError
 from tests.unit.tables.hostile_tables import assert_reads_as_parquet, hostile_cells
 from tests.unit.tables.readers.guarded import AGE, cause, reader

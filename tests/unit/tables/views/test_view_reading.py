@@ -20,7 +20,7 @@ from stream.tables.checks.row_counts import UnreadableCells, ViewTableRows
 from stream.tables.columns_table import PrivateTable
 from stream.tables.expressions import TRUE
 from stream.tables.readers import view_rows as reading
-from stream.tables.readers.table_parts import stamp_of_source
+from stream.tables.readers.source_parts import stamp_of_source
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits, build_table
 from stream.tables.readers.view_parser import parse_view
 from stream.tables.readers.view_syntax import ViewError

@@ -1,8 +1,7 @@
 """Single sign-on by OpenID Connect: authorization code with PKCE, and a session in a signed cookie.
 
-The monitor keeps no state of sign-ins and sessions. A sign-in's state, nonce and verifier, and later the
-session, are in signed cookies. The key of the signature is derived from the client's secret and the
-mapping of roles, so a new secret or mapping ends all sessions.
+The monitor keeps no state of sign-ins and sessions. A sign-in's state, nonce and verifier, and later the session, are in
+signed cookies. Their key is derived from the client's secret and the mapping of roles, so a new one ends all sessions.
 """
 
 from __future__ import annotations
@@ -28,20 +27,23 @@ from yarl import URL
 
 from schemas.base import Identifier
 from stream.diagnostics import get_logger
-from stream.monitor.api.http_requests import refuse_repeated
+from stream.monitor.api.http_requests import (
+    CALLBACK,
+    SIGN_IN,
+    SIGN_OUT,
+    is_caused_by_another_site,
+    refuse_repeated,
+)
 from stream.monitor.api.models import AccessRole
-from stream.monitor.api.server import CALLBACK, SIGN_IN, SIGN_OUT, is_caused_by_another_site
 from stream.monitor.api.tokens import Bearer
 from stream.secret_files import is_encrypted_or_local, read_secret
 from stream.settings import Settings
 
 SESSION_COOKIE: Final = "__Host-sotto-session"
-"""Name of the session's cookie. Browsers do not send cookies with the prefix ``__Host-`` to other hosts or
-over plain HTTP."""
+"""Browsers do not send cookies with the prefix ``__Host-`` to other hosts or over plain HTTP."""
 SIGN_IN_COOKIE: Final = "__Host-sotto-sign-in"
 SIGN_IN_SECONDS: Final = 600
 """Longest time between the start of a sign-in and its end."""
-
 _ALGORITHMS: Final = ["RS256", "PS256", "ES256"]
 """Accepted signatures of ID tokens; all of them use public keys."""
 _LEEWAY_SECONDS: Final = 60
