@@ -117,7 +117,7 @@ def start_sotto(
 ) -> subprocess.Popen[bytes]:
     """Start ``sotto`` with these arguments in a new session, with a pipe as its standard input."""
     return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
-        [sys.executable, "-P", "-m", "stream.cli", *arguments],
+        [sys.executable, "-P", "-m", "sotto", *arguments],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,
@@ -177,7 +177,7 @@ class Replicas:
         self._role = role
         self._settings = settings
         self._count = count
-        self._command = [sys.executable, "-P", "-m", "stream.cli", "serve", role, "--stop-with-stdin", *arguments]
+        self._command = [sys.executable, "-P", "-m", "sotto", "serve", role, "--stop-with-stdin", *arguments]
         self._dropped_variables = MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
         if "--key-file" in arguments or role == "feed":
             self._dropped_variables |= NOISE_KEY_VARIABLES
