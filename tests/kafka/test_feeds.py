@@ -244,16 +244,17 @@ def _start_services(installation: LoadedInstallation, port: int) -> Service:
 async def test_feed_waits_until_topic_has_brokers_timestamps(
     installation: LoadedInstallation, unused_tcp_port: int
 ) -> None:
+    """An empty topic would be asked and charged by the feed's own clock, until its first event is refused."""
     port, feed = unused_tcp_port, _start_services(installation, unused_tcp_port)
     begins = int(time.time()) * 1000
     topic = await live_topic(installation.settings, installation.client, "broker", begins=begins, stamped=False)
     topic.services = [feed]
     try:
-        await topic.send(int(time.time() * 1000), 100, 20)
-        await _wait_for_readiness(port, "message.timestamp.type=LogAppendTime")
+        await _wait_for_readiness(port, "message.timestamp.type=CreateTime, but windows of source")
         async with admin_client(installation.settings) as admin:
             changed = {"message.timestamp.type": "LogAppendTime"}
             await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic.source.topic, changed)])
+        await _wait_for_readiness(port, "")
     finally:
         await topic.producer.stop()
 
