@@ -183,6 +183,20 @@ PredicateParser({"age": Integers(kind="integers", minimum=0, maximum=9)}).parse(
     assert done.returncode == 0, done.stderr
 
 
+def test_client_alone_compares_streams_as_with_scipy() -> None:
+    code = """
+from stream.privacy.accuracy.noise_laws import normal_reach, weighted_reach
+
+print(weighted_reach(1.0, 20_000, 1_000, 0.005), normal_reach(1e-9))
+"""
+    found = [
+        [float(number) for number in run(text).stdout.split()]
+        for text in (code, WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=code))
+    ]
+    assert len(found[0]) == 2
+    assert found[1] == pytest.approx(found[0], rel=1e-3)
+
+
 def test_driver_names_its_missing_extra() -> None:
     done = run(WITHOUT.format(missing={"polars"}, code="from sotto import Driver"))
     message = "stream.errors.Missing: polars is not installed; run: pip install 'sotto-dp[worker]'"

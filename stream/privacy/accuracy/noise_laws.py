@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from stream.optional_packages import np, optimize, special
@@ -184,9 +185,18 @@ def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, full_w
 
 
 def least_bound(bound: Callable[[float], float]) -> float:
-    """Return the minimum of a unimodal function on (0, 1), each value of which is a valid bound."""
-    found = optimize.minimize_scalar(bound, bounds=(0.0, 1.0), method="bounded", options={"xatol": _RESOLUTION})
-    return float(found.fun) * SUM_ROUNDING
+    """Return the minimum of a unimodal function on (0, 1), each value of which is a valid bound.
+
+    A client may lack SciPy; it compares streams by the least of 999 values.
+    """
+    try:
+        minimize = optimize.minimize_scalar
+    except ModuleNotFoundError:
+        return min(bound(step / 1000) for step in range(1, 1000)) * SUM_ROUNDING
+    return (
+        float(minimize(bound, bounds=(0.0, 1.0), method="bounded", options={"xatol": _RESOLUTION}).fun)
+        * SUM_ROUNDING
+    )
 
 
 GAUSSIAN_TAIL_FACTOR = 1.0 + 3e-13
@@ -232,7 +242,11 @@ def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, full_weight
 
 def normal_reach(failure: float) -> float:
     """Return z such that a normal variable is beyond ±z deviations with probability ``failure``."""
-    return max(0.0, -float(special.ndtri(0.5 * failure)) * SUM_ROUNDING)
+    try:
+        quantile = float(special.ndtri(0.5 * failure))
+    except ModuleNotFoundError:  # a client without SciPy
+        quantile = NormalDist().inv_cdf(0.5 * failure)
+    return max(0.0, -quantile * SUM_ROUNDING)
 
 
 def clopper_pearson_lower(successes: ArrayLike, trials: int, alpha: float) -> Floats:
