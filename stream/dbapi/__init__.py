@@ -5,6 +5,7 @@ Everything is read-only: there is nothing to commit or to roll back.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -128,7 +129,7 @@ NUMBER: Final = float
 BINARY: Final = bytes
 DATETIME: Final = Timestamp
 ROWID: Final = int
-"""Type codes, which DB-API requires; columns of results have STRING or NUMBER."""
+"""Type codes, which DB-API requires; columns of results have STRING, NUMBER, ``int`` or ``bool``."""
 
 _ENDINGS: Final = {
     "_error": ERROR_SUFFIX,
@@ -141,6 +142,16 @@ _EPSILON: Final = "epsilon"
 
 Description = tuple[str, type, None, None, None, None, None]
 Row = tuple[Any, ...]
+
+_PROBE: Final = re.compile(
+    r"""\s*select\s+\*\s+from\s+(?:"(?P<quoted>[^"]+)"|(?P<name>\w+))\s+(?:where\s+1\s*=\s*0|limit\s+0)\s*;?\s*""",
+    re.IGNORECASE,
+)
+"""A statement by which tools read the columns of a table, and no rows."""
+
+
+def _describe(name: str, code: type) -> Description:
+    return name, code, None, None, None, None, None
 
 
 class Cursor:
@@ -170,8 +181,7 @@ class Cursor:
             found |= dict.fromkeys(texts)
         self.rowcount, self._rows = len(rows), iter(rows)
         for text in found:
-            if self.connection.note_warning(text):
-                warnings.warn(text, Warning, stacklevel=3)
+            warnings.warn(text, Warning, stacklevel=3)
         return self
 
     def fetchone(self) -> Row | None:
@@ -236,7 +246,7 @@ class Connection:
         self._max_price = max_price
         self._timeout = timeout
         self._disconnects = disconnects
-        self._warned_of_rows = False
+        self._warned_of_rows = set[str]()
 
     def cursor(self) -> Cursor:
         """Return a new cursor."""
@@ -278,6 +288,9 @@ class Connection:
     def ask(self, operation: str, parameters: Parameters) -> tuple[list[Description], list[Row], Sequence[str]]:
         """Return the columns, the rows and the warnings of a statement's result."""
         client = self.require_open()
+        probe = _PROBE.fullmatch(operation)
+        if probe and (attributes := self.tables().get(probe["quoted"] or probe["name"])):
+            return [_describe(name, STRING) for name in attributes], [], []
         with convert_errors():
             statement = bind_parameters(operation, parameters)
             self._require_distinct_names(statement)
@@ -292,19 +305,17 @@ class Connection:
             for row in table
         ]
         cells = zip(*rows, strict=True) if rows else [()] * len(columns)
-        types = [STRING if any(isinstance(one, str) for one in column) else NUMBER for column in cells]
-        described: list[Description] = [
-            (name, code, None, None, None, None, None) for name, code in zip(columns, types, strict=True)
-        ]
-        return described, rows, table.warnings
+        kinds = [{type(one) for one in column if one is not None} for column in cells]
+        types = [kind.pop() if len(kind) == 1 else STRING if str in kind else NUMBER for kind in kinds]
+        return [*map(_describe, columns, types)], rows, self._news(table)
 
-    def note_warning(self, text: str) -> bool:
-        """Note a warning, and return True if it must be shown; the one about incomplete rows is shown only once."""
-        if text != ROWS_LEFT_OUT:
-            return True
-        is_first = not self._warned_of_rows
-        self._warned_of_rows = True
-        return is_first
+    def _news(self, table: Table) -> list[str]:
+        """Return the warnings to show; the one about incomplete rows is shown once for each stream, which it names."""
+        found = [text for text in table.warnings if text != ROWS_LEFT_OUT]
+        if len(found) < len(table.warnings) and table.stream not in self._warned_of_rows:
+            self._warned_of_rows.add(table.stream)
+            found.append(f"{ROWS_LEFT_OUT} (stream '{table.stream}')")
+        return found
 
     def _require_distinct_names(self, statement: str) -> None:
         """Refuse a column name that an added column has too, before anything is charged."""

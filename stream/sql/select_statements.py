@@ -283,7 +283,7 @@ def _parse_column(
         name = written
     node = strip_parentheses(node.this if isinstance(node, exp.Alias) else node)
     if isinstance(node, exp.Star):
-        raise StatementError(f"* would return rows; {SUPPORTED_AGGREGATES}")
+        raise StatementError(f"* would return rows of all columns; {SUPPORTED_AGGREGATES}")
     if isinstance(node, exp.Column):
         attribute = attribute_of(node, "SELECT")
         if attribute.casefold() not in {name.casefold() for name in groups}:

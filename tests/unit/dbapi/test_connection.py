@@ -123,14 +123,38 @@ def test_warnings_are_shown_after_the_rows_are_kept() -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_connection_warns_once_that_incomplete_rows_are_left_out() -> None:
+def test_connection_warns_once_a_stream_that_rows_are_left_out() -> None:
     cursor = dbapi.connect(people()).cursor()
     with pytest.warns(dbapi.Warning, match="left out") as warned:
         cursor.executemany("SELECT COUNT(*) FROM few WHERE age > ?", [[50], [60]])
-    assert [str(one.message) for one in warned] == [ROWS_LEFT_OUT]
+    assert [str(one.message) for one in warned] == [f"{ROWS_LEFT_OUT} (stream 'few')"]
     with warnings.catch_warnings(record=True) as later:
         cursor.execute("SELECT COUNT(*) FROM few WHERE age > 30")
     assert not later
+    with pytest.warns(dbapi.Warning, match="stream 'cells'"):
+        cursor.execute("SELECT COUNT(*) FROM cells")
+
+
+@pytest.mark.filterwarnings("ignore:not informative", "ignore:'age'. 0 also counts")
+def test_description_has_the_type_of_each_column() -> None:
+    """Data frames then have whole numbers and truth values, not decimals."""
+    cursor = dbapi.connect(people(), intervals=True).cursor()
+    description = cursor.execute("SELECT age, COUNT(*) AS n FROM few GROUP BY age").description
+    assert description is not None
+    assert [code for _, code, *_ in description] == [int, float, float, float, float, bool]
+
+
+@pytest.mark.parametrize("probe", ['SELECT * FROM "few" WHERE 1=0', "select * from few limit 0;"])
+def test_probe_of_columns_is_free_and_has_no_rows(probe: str) -> None:
+    """JupySQL and Superset read a table's columns by such statements."""
+    driver = people()
+    cursor = dbapi.connect(driver).cursor().execute(probe)
+    assert cursor.description is not None
+    assert [name for name, *_ in cursor.description] == ["age", "sex"]
+    assert cursor.fetchall() == []
+    assert driver.budget("people").spent.epsilon == 0.0
+    with pytest.raises(dbapi.ProgrammingError, match="would return rows of all columns"):
+        cursor.execute(probe.replace("few", "nobody"))
 
 
 def test_max_price_refuses_dearer_statement_without_charge() -> None:
