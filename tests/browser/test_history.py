@@ -94,6 +94,9 @@ async def test_history_shows_the_question_that_the_page_asked(open_page: OpenPag
     scene = scene_with_answers(1)
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=counts", OPERATOR)
+        aggregates = re.compile("shares, MEDIAN, QUANTILE, VARIANCE, STDDEV; FROM a stream")
+        await expect(page.get_by_label("SELECT")).to_have_accessible_description(aggregates)
+        await expect(page.get_by_role("region", name="Request of the form")).to_be_visible()
         await page.get_by_label("Ask", exact=True).select_option("groups")
         groups = page.get_by_role("group", name="Groups of")
         await groups.get_by_label("age").uncheck()
