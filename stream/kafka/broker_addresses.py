@@ -251,5 +251,6 @@ def address_origin(settings: Settings) -> str:
     if (found := local_address()) is not None and found.bootstrap == settings.bootstrap:
         return f"as {found.folder} says"
     if name not in os.environ and settings.bootstrap == type(settings).model_fields["bootstrap"].default:
-        return f"the default: {name} is not set, and no broker runs from {FOLDER} here or above"
+        absent = f", and no broker runs from {FOLDER} here or above" if found is None else ""
+        return f"the default: {name} is not set{absent}"
     return "as given"

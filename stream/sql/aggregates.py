@@ -190,7 +190,9 @@ def _parse_count(name: str, node: exp.Count | exp.CountIf, where: str | None) ->
     if isinstance(counted, exp.Case):
         condition, value = _parse_case(counted)
         if not _is_null(counted.args.get("default")) or isinstance(value, exp.Null):
-            raise StatementError("COUNT(CASE … ELSE …) counts every row; leave ELSE out")
+            raise StatementError(
+                "COUNT(CASE …) counts values except NULL; write CASE WHEN … THEN 1 END, with NOT to exclude rows"
+            )
         where, counted = join_conditions(where, condition), value
     return AnswerColumn(name, "count", where, counted_columns=_counted_columns(counted))
 

@@ -55,7 +55,7 @@ def test_local_settings_prefer_given_and_set_values(project: Path, monkeypatch: 
     # Settings for security refer to another broker than the local one.
     secured = local_settings(security_protocol="SSL")
     assert secured.bootstrap == "127.0.0.1:9092"
-    assert address_origin(secured).startswith("the default: SOTTO_BOOTSTRAP is not set")
+    assert address_origin(secured) == "the default: SOTTO_BOOTSTRAP is not set"
     monkeypatch.setenv("SOTTO_BOOTSTRAP", "kafka:8")
     assert local_settings().bootstrap == "kafka:8"
     assert address_origin(local_settings()) == "as SOTTO_BOOTSTRAP says"

@@ -73,8 +73,9 @@ def test_mean_over_some_rows_is_not_read_as_one_over_all() -> None:
         parse_statement("SELECT AVG(CASE WHEN sex = 'F' THEN age ELSE 0 END) FROM adult")
     with pytest.raises(StatementError, match="CASE"):
         parse_statement("SELECT AVG(CASE WHEN sex = 'F' THEN 1 END) FROM adult")
-    with pytest.raises(StatementError, match="ELSE"):
-        parse_statement("SELECT COUNT(CASE WHEN sex = 'F' THEN 1 ELSE 0 END) FROM adult")
+    for ending in ("1 ELSE 0", "NULL ELSE 1", "NULL"):
+        with pytest.raises(StatementError, match="counts values except NULL; write CASE WHEN … THEN 1 END"):
+            parse_statement(f"SELECT COUNT(CASE WHEN sex = 'F' THEN {ending} END) FROM adult")  # noqa: S608
 
 
 @pytest.mark.parametrize(
