@@ -265,7 +265,7 @@ class ShellSession:
         self._client = client
         self._catalog = catalog
         self._confirms = confirms
-        self._shown_warnings: set[str] = set()
+        self._shown_warnings: dict[str, set[str]] = {}
         self.has_failed = False
 
     async def run(self, line: str) -> bool:
@@ -339,9 +339,10 @@ class ShellSession:
         show_table(name, ["attribute", "kind", "values"], rows)
 
     def _show(self, table: Table) -> None:
-        """Print a table, and the warnings about its question that the shell has not printed before."""
-        print_warnings(one for one in table.warnings if one not in self._shown_warnings)
-        self._shown_warnings.update(one for one in table.warnings if not one.startswith(NOT_INFORMATIVE))
+        """Print a table, and the warnings about its question that the shell has not printed of its stream before."""
+        shown = self._shown_warnings.setdefault(table.stream, set())
+        print_warnings(one for one in table.warnings if one not in shown)
+        shown.update(one for one in table.warnings if not one.startswith(NOT_INFORMATIVE))
         show_statement(table)
         for failed in [one for one in table.results if one.outcome in {"rejected", "halted"}][:1]:
             self._print_error(f"{failed.outcome}: {describe_reason(failed)}")

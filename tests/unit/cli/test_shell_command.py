@@ -62,12 +62,14 @@ def test_shell_answers_statements_in_turn_and_survives_errors(connected_driver: 
 
 
 def test_shell_warns_of_the_same_thing_once(connected_driver: Driver) -> None:
-    """What holds for each such question is printed once; a number that is not informative is always marked."""
+    """What holds for each question of a stream is printed once; a number that is not informative is always marked."""
     shown = run_shell("SELECT AVG(age) FROM many;\nSELECT AVG(age) FROM many WHERE sex = 'F';\n")
     assert shown.count("count as its ends") == 1
     assert connected_driver.grant("people", "many").answered == 2
     shown = run_shell("SELECT COUNT(*) FROM many WHERE age < 9;\n" * 2)
     assert shown.count("warning: not informative") == 2
+    shown = run_shell("SELECT COUNT(*) FROM many;\nSELECT COUNT(*) FROM few;\n", "--yes")
+    assert shown.count("warning: rows with a missing or invalid cell are left out") == 2
 
 
 @pytest.mark.usefixtures("connected_driver")
