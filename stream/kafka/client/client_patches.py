@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka import conn, errors
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.consumer.group_coordinator import GroupCoordinator, NoGroupCoordinator
 from aiokafka.errors import InvalidSessionTimeoutError, KafkaError, KafkaTimeoutError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.util import wait_for
@@ -343,11 +343,21 @@ class StaticCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is 
             self._group_instance_id = name
 
 
+class GrouplessCoordinator(NoGroupCoordinator):  # type: ignore[misc]
+    """The coordinator of a consumer without a group, which may be closed at once."""
+
+    async def close(self) -> None:
+        """Lets the coordinator's task begin; the caller would get the CancelledError of a task that never ran."""
+        await asyncio.sleep(0)
+        await super().close()
+
+
 _REPLACED_METHODS: Final = (
     (client, ("create_conn",)),
     (client.AIOKafkaClient, ("bootstrap", "close", "_get_conn", "_metadata_update")),
     (fetcher.Fetcher, ("_proc_fetch_request", "close")),
     (GroupCoordinator, ("reset_generation", "_do_rejoin_group", "_send_req", "_maybe_leave_group")),
+    (NoGroupCoordinator, ("close",)),
 )
 """The functions and methods of aiokafka that this module replaces."""
 
@@ -365,6 +375,7 @@ def _replace_parts(consumer_module: Any, producer_module: Any) -> None:
     consumer_module.AIOKafkaClient = producer_module.AIOKafkaClient = BrokerClient
     consumer_module.Fetcher = PacedFetcher
     consumer_module.GroupCoordinator = StaticCoordinator
+    consumer_module.NoGroupCoordinator = GrouplessCoordinator
 
 
 def patch_process() -> None:

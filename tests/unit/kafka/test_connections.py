@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 from aiokafka import TopicPartition, client, conn, errors
-from aiokafka.consumer import consumer, fetcher
+from aiokafka.consumer import consumer, fetcher, subscription_state
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.producer import message_accumulator, producer
 from aiokafka.protocol.metadata import MetadataRequest
@@ -102,6 +102,14 @@ def test_broker_client_opens_connections_that_create_no_topics() -> None:
     """Each connection of Sotto's clients forbids the broker to create topics."""
     assert client_patches.client.create_conn is client_patches.open_connection
     assert issubclass(BrokerClient, client_patches.client.AIOKafkaClient)
+
+
+async def test_consumer_without_a_group_may_stop_as_soon_as_it_has_started() -> None:
+    """Its coordinator's task is then cancelled before it runs, which must not cancel the caller."""
+    coordinator = client_patches.consumer.NoGroupCoordinator(
+        client.AIOKafkaClient(), subscription_state.SubscriptionState()
+    )
+    await coordinator.close()
 
 
 def test_client_patches_names_the_methods_that_aiokafka_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
