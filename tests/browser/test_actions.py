@@ -9,7 +9,7 @@ from schemas import CloseStream, ExtendStream, HaltStream, Receipt, RefreshSourc
 from sotto import Refused
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import CENSUS, OPERATOR, VIEWER, Scene, above, values
-from tests.unit.monitor.installation import HIGH, LOW
+from tests.unit.monitor.installation import ANALYST, HIGH, LOW
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -240,11 +240,28 @@ async def test_request_without_an_answer_is_sent_again_under_its_id(open_page: O
         shown = await dialog(page, "Halt", reason="audit")
         await shown.get_by_role("button", name="Halt stream").click()
         await expect(shown.get_by_role("alert")).to_contain_text("send the same request again")
+        await expect(shown.get_by_role("alert")).to_contain_text("may still take effect, even if you leave")
+        await expect(shown.get_by_role("button", name="Leave")).to_be_visible()
+        await expect(shown.get_by_role("button", name="Cancel")).to_have_count(0)
         await expect(shown.get_by_label("Reason")).not_to_be_editable()
         await shown.get_by_role("button", name="Send again").click()
         await expect(shown.get_by_role("alert")).to_contain_text("Receipt 2: halted")
     first, second = scene.requested
     assert first == second
+
+
+async def test_analyst_reads_why_another_analysts_stream_stays(open_page: OpenPage) -> None:
+    """The role suffices, so the refusal does not ask for another role's token."""
+    scene = with_ward(Scene())
+    async with scene.served() as address:
+        page = await open_page(address, WARD, ANALYST)
+        shown = await dialog(page, "Close")
+        await shown.get_by_role("button", name="Close stream").click()
+        await expect(shown.get_by_role("alert")).to_have_text(
+            "stream: opened by another analyst; close only your own streams, or ask an operator"
+        )
+        await expect(shown.get_by_role("button", name="Cancel")).to_be_visible()
+    assert scene.requested == []
 
 
 async def test_source_is_halted_with_all_its_streams(open_page: OpenPage) -> None:

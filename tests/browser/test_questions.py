@@ -178,7 +178,37 @@ async def test_page_asks_a_dear_question_only_after_a_confirmation(open_page: Op
         assert scene.driver.grant("people", "counts").answered == 0
         await price.get_by_role("button", name="Ask for this price").click()
         await expect(page.get_by_role("region", name="Answer").first).to_contain_text("how many rows")
-    assert [one.max_price for one in scene.asks] == ["10%", None]
+        assert scene.driver.grant("people", "counts").answered == 1
+    default, confirmed = (one.max_price for one in scene.asks)
+    assert default == "10%"
+    assert isinstance(confirmed, float)
+
+
+async def test_question_and_answers_outlast_the_view(open_page: OpenPage) -> None:
+    """A question without an answer keeps its id in another view; answers are shown again."""
+    scene = people(counts={"kind": "laplace", "answers": 40})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        late: list[Any] = []
+
+        async def delay(route: Route) -> None:
+            late.append(route.request.post_data_json)
+            problem = {"status": 504, "code": "unavailable", "message": "no answer yet"}
+            await (route.fulfill(status=504, json=problem) if len(late) == 1 else route.continue_())
+
+        await page.route("**/api/questions", delay)
+        await ask(page)
+        await expect(page.locator(".outcome:visible")).to_contain_text("it is charged once")
+        for answers in (0, 1):
+            await page.get_by_role("link", name="Streams", exact=True).click()
+            await page.get_by_role("link", name="Ask", exact=True).click()
+            await expect(page.get_by_role("region", name="Answer")).to_have_count(answers)
+            if not answers:
+                await ask(page)
+                await expect(page.get_by_role("region", name="Answer")).to_have_count(1)
+        await expect(page.get_by_role("button", name="Save answers")).to_be_visible()
+    first, again = late
+    assert first == again
 
 
 async def test_page_brings_a_price_into_view_on_a_phone(open_page: OpenPage) -> None:

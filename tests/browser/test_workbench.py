@@ -254,6 +254,9 @@ async def test_live_topic_is_registered_and_gets_a_standing_stream(open_page: Op
         await confirm_dialog(page, "Register source", "It is registered")
         page = await open_page(address, "plan?source=flights", OPERATOR)
         await page.get_by_label("Name of the stream").fill("late")
+        async with page.expect_request("**/api/comparisons") as compared:
+            await page.get_by_label("Mechanism").select_option("histogram")
+        assert '"attributes"' not in ((await compared.value).post_data or "")  # a histogram of a live topic
         await page.get_by_label("Mechanism").select_option("above_threshold")
         await page.get_by_label("Events where").fill("delay >= 5")
         await page.get_by_role("group", name="Grouped by").get_by_label("delay").check()

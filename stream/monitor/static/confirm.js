@@ -5,6 +5,8 @@ import { make, setText } from "./dom.js";
 import { amount } from "./format.js";
 import { may } from "./session.js";
 
+const UNKNOWN = "\nThe request may still take effect, even if you leave. “Send again” repeats it with the same id, and it takes effect at most once.";
+
 /**
  * Open a dialog; it is removed when it is closed.
  *
@@ -68,7 +70,8 @@ export function confirm({ session, verb, subject, name, effect, details = [], fi
     // A request that is sent again with the same id must be unchanged.
     freeze(true);
     button.disabled = true;
-    tell("Waiting for the ledger…", "waiting");
+    setText(cancel, "Leave"); // the request cannot be withdrawn
+    tell("Waiting for the ledger… The request takes effect even if you leave.", "waiting");
     try {
       tell(await perform(used, request), "done");
       isDone = true;
@@ -76,7 +79,9 @@ export function confirm({ session, verb, subject, name, effect, details = [], fi
       setText(cancel, "Done");
       cancel.focus();
     } catch (error) {
-      tell(refusal(error, needs), "refused");
+      const isUnknown = error.retriable && error.problem.status !== 429;
+      tell(`${refusal(error, needs)}${isUnknown ? UNKNOWN : ""}`, "refused");
+      setText(cancel, isUnknown ? "Leave" : "Cancel");
       setText(button, error.retriable ? "Send again" : `${verb} ${subject}`);
       button.disabled = false;
       if (error.problem?.code === "refused") {
@@ -116,9 +121,9 @@ export function refusal(error, needs = "operator") {
     case 401:
       return "Unknown token (401): nothing was changed.";
     case 403:
-      return problem.code === "forbidden" && problem.message.includes("SOTTO_")
-        ? problem.message
-        : `This token's role is not enough (403): nothing was changed. Use an ${needs}'s token.`;
+      return problem.message.startsWith("this is for ")
+        ? `This token's role is not enough (403): nothing was changed. Use an ${needs}'s token.`
+        : problem.message;
     default:
       return explain(problem, amount);
   }

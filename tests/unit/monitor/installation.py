@@ -27,6 +27,7 @@ from stream.monitor.monitor_alerts import Alerts
 from stream.monitor.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from stream.questions import Result
+from stream.questions.question_forms import set_default_max_price
 from stream.settings import Settings
 from tests import builders
 from tests.unit.monitor.answer_logs import InMemoryConsumer
@@ -114,7 +115,7 @@ class Installation:
     async def answer(self, question: Query) -> Result:
         """Answer a question by the workers in memory, as the client does on Kafka."""
         self.asks.append(question)
-        [result] = self.driver.ask_many([question])
+        [result] = self.driver.ask_many([set_default_max_price(question)])
         self.flow()
         return result
 

@@ -40,14 +40,14 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   return card(head, answer, { cost, charged }, [...below, ...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...describeTypicalError(answer, title === FORMS.fraction), ...describeVersions(table ? [] : of)], warnings, labels, table);
 }
 
-/** The price of a question that was over its limit, with a button if `confirmed` asks it without one; otherwise its answer. */
+/** The price of a question that was over its limit, with a button if `confirmed` asks it for this price; otherwise its answer. */
 export function questionPriced(title, answered, confirmed) {
   const { answer } = answered;
   if (!isPriced(answer)) {
     return questionAnswered(title, answered);
   }
   const price = typeof answer.price === "number" ? `The answer costs ε ${bound(answer.price)} at most. Nothing was charged.` : answer.reason;
-  const more = confirmed && make("p", {}, "This is more than a tenth of the stream's grant. ", make("button", { type: "button", onclick: confirmed }, "Ask for this price"));
+  const more = confirmed && make("p", {}, "This is more than a tenth of the stream's grant. ", make("button", { type: "button", onclick: () => confirmed(answer.price) }, "Ask for this price"));
   const element = make("section", { class: "card answered", "aria-label": "Price", "data-outcome": "priced" }, make("h2", {}, `Price: ${title}`), make("p", { class: "cost" }, price), more);
   return { element, close() {} };
 }

@@ -19,14 +19,29 @@ const MOST_TABLES = 50;
 const KEPT = 50;
 const REFRESH_MS = 5000; // least time between two looks at the stream, which other clients may ask too
 const CONFIRMED_SHARE = "10%"; // of the grant; a question with its own error that costs more needs a confirmation
+const LATE = "No answer yet; is a worker running? Press the button again to wait for the same answer: it is charged once.";
+
+// The questions and answers of a user, which outlast the view.
+let visit = null;
+
+/** Return the visit of the session's user: `pending` has the ids of requests without an answer, which a repetition keeps. */
+function visitOf({ token, name }) {
+  const user = JSON.stringify([token, name]);
+  if (visit?.user !== user) {
+    visit?.answers.forEach((one) => one.close());
+    visit = { user, answers: [], pending: new Map(), shown: make("div", { class: "stack answers", "aria-live": "polite" }) };
+  }
+  return visit;
+}
+
+addEventListener("beforeunload", (event) => visit?.pending.size && event.preventDefault());
 
 export function askView({ query, session }) {
   let question = null;
   let suggested = ""; // the suggested SELECT, until the user edits it
   let looked = Date.now();
-  let pending = null; // the request without an answer; a repetition keeps its id
   let repeated = null; // the answered request that was refused once as a repetition
-  const answers = [];
+  const { answers, pending, shown } = visitOf(session);
   const kind = select([["", "any question"], ...Object.entries(FORMS).filter(([name]) => name !== "names")]);
   const stream = make("select");
   const tables = {}; // the definitions of the streams' tables by name, once a kind of question is chosen
@@ -45,9 +60,9 @@ export function askView({ query, session }) {
   const sql = make("textarea", { rows: "4", spellcheck: "false", maxlength: "10000" });
   const statementButton = make("button", { type: "submit", class: "solid" }, "Ask");
   const sqlPrice = make("p", { class: "price", role: "status" });
-  const saveButton = make("button", { type: "button", class: "start", hidden: true, onclick: save }, "Save answers");
-  const shown = make("div", { class: "stack answers", "aria-live": "polite" });
+  const saveButton = make("button", { type: "button", class: "start", hidden: !answers.length, onclick: save }, "Save answers");
   const nothing = emptyState("No answer yet", "Compose a question or write a SELECT. Answers are charged to the stream's grant.");
+  nothing.hidden = answers.length > 0;
   const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, make("div", { class: "buttons" }, askButton, priceButton));
   const write = make("form", { class: "sheet", novalidate: true, oninput: afterPause(() => priceStatement()) }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares, MEDIAN, QUANTILE, VARIANCE, STDDEV; FROM a stream, or a source, whose cheapest open stream answers")), make("div", { class: "buttons" }, statementButton));
   const off = emptyState("This monitor does not ask", "Start it with SOTTO_MONITOR_ASKS=true, and let its principal write queries and read answers. Or ask in a terminal:", "sotto ask ward-7 --value 12");
@@ -102,7 +117,8 @@ export function askView({ query, session }) {
     } else if (asked.alpha === undefined || asked.max_price !== undefined) {
       ask("/api/questions", asked, askButton, (answer) => questionAnswered(title, answer), text);
     } else {
-      const confirmed = () => ask("/api/questions", asked, askButton, (answer) => questionAnswered(title, answer), text);
+      // Without a limit the monitor would set CONFIRMED_SHARE again. Gaussian noise has no price in ε.
+      const confirmed = (most) => ask("/api/questions", { ...asked, max_price: most ?? "100%" }, askButton, (answer) => questionAnswered(title, answer), text);
       ask("/api/questions", { ...asked, max_price: CONFIRMED_SHARE }, askButton, (answer) => questionPriced(title, answer, confirmed), text);
     }
   }
@@ -142,22 +158,22 @@ export function askView({ query, session }) {
       return;
     }
     repeated = null;
-    if (pending?.wanted !== wanted) {
-      pending = { wanted, id: crypto.randomUUID() };
-    }
+    const id = pending.get(wanted) ?? crypto.randomUUID();
+    pending.set(wanted, id);
     button.disabled = true;
     tell("Waiting for the answer…", "waiting");
     try {
-      const answer = await send(path, used, { method: "POST", body: { id: pending.id, ...fields } });
-      pending = null;
+      const answer = await send(path, used, { method: "POST", body: { id, ...fields } });
       tell("", "");
-      keep({ ...show(answer), wanted, text, request: fields, answer });
+      if (pending.delete(wanted)) {
+        keep({ ...show(answer), wanted, text, request: fields, answer });
+      }
       stream.value && updateState();
     } catch (error) {
       if (!error.retriable) {
-        pending = null;
+        pending.delete(wanted);
       }
-      tell(refusal(error, "analyst"), "refused");
+      tell(error.problem?.status === 504 ? LATE : refusal(error, "analyst"), "refused");
     } finally {
       enableAgain(button);
     }
@@ -344,9 +360,7 @@ export function askView({ query, session }) {
         updateState();
       }
     },
-    close() {
-      answers.forEach((one) => one.close());
-    },
+    close() {},
   };
 }
 

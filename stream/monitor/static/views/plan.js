@@ -153,7 +153,7 @@ export function planView({ query, session }) {
     showProgress();
     const { attributes } = own.value();
     const budget = { epsilon: typed(epsilon), delta: typed(delta), beta: typed(beta), queries: typed(expected), rows: knownRows() };
-    comparison.compare(given({ source: source.value, ...budget, attributes: attributes?.length ? attributes : undefined }), Object.keys(declared.attributes ?? {}).length);
+    comparison.compare(given({ source: source.value, ...budget, attributes: declared.kind === "table" && attributes?.length ? attributes : undefined }), Object.keys(declared.attributes ?? {}).length);
     try {
       const guesses = parameters({ rows: knownRows(), answer: typed(answer) });
       const found = await send(`/api/plan${guesses && `?${guesses}`}`, session.token, { method: "POST", body: spec() });

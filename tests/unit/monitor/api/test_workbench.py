@@ -323,7 +323,7 @@ async def test_api_asks_every_form_of_question() -> None:
 async def test_question_with_an_alpha_costs_its_price() -> None:
     installation = surveyed()
     async with installation.web() as client:
-        exact = await ask(client, "counts", where="age >= 65", alpha=30.0)
+        exact = await ask(client, "counts", where="age >= 65", alpha=30.0, max_price="100%")
     assert exact["cost"]["epsilon"] == exact["answer"]["price"] > 0
     assert exact["answer"]["alpha"] <= 30.0
 
