@@ -290,15 +290,13 @@ FEED_STREAMS: Final = 8
 def build_feed_view(tables: MonitorTables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
     """Return the feed of a live topic; None for other sources and for accounts of periods.
 
-    Windows are asked in order, each for all groups, so the number of answers tells the last window. The
-    numbers of unread events and of events in open windows are private, so they are not shown.
+    The number of answers tells the last window. Numbers of unread events and of events in windows are private.
     """
     record = entry.record.source
     if record.kind != "events" or record.period_of is not None:
         return None
     if (source := _decode_live_source(tables, entry)) is None:
         return None
-    # The streams of the last two periods are used, because the last period may have no answers yet.
     answered = (one for one in _streams_of(tables, source.source) if one.answered)
     latest = nlargest(FEED_STREAMS, answered, key=lambda one: one.updated or 0.0)
     ends = [end for one in latest if (end := _last_window_end(one, source)) is not None]
@@ -321,7 +319,7 @@ def _decode_live_source(tables: MonitorTables, entry: SourceEntry) -> EventsSour
 
 
 def _streams_of(tables: MonitorTables, source: str) -> Iterator[StreamEntry]:
-    """Yield a source's streams; if it has periods, yield the streams of its last two periods."""
+    """Yield a source's streams; if it has periods, those of its last two, because the last may have no answers yet."""
     starts = tables.source_periods.starts_of(source)[-2:]
     for account in [f"{source}@{start}" for start in starts] or [source]:
         yield from tables.streams_of(account)
@@ -330,8 +328,7 @@ def _streams_of(tables: MonitorTables, source: str) -> Iterator[StreamEntry]:
 def stalled_sources(tables: MonitorTables, workers: WorkersView, now: float) -> list[StalledSource]:
     """Return the live topics with open streams whose next window should have been answered by now.
 
-    If watermarks close the windows, or the source has periods, the time of the next window is unknown;
-    such a source counts as stalled only if no feed runs.
+    With watermarks or periods the time of the next window is unknown: a source stalls only if no feed runs.
     """
     if not workers.time:
         return []  # the consumer groups are not known yet
@@ -366,21 +363,17 @@ def _is_overdue(entry: StreamEntry, source: EventsSource, now: float) -> bool:
         return False
     if (end := _last_window_end(entry, source)) is not None:
         following = end * 1000 + standing.window.every_ms
-    elif entry.answered:  # an extended stream, of which only the time of its last answer is known
-        following = (entry.updated or now) * 1000 + standing.window.every_ms
+    elif entry.answered:  # windows were skipped, so only the time of the last answer is known
+        following = (entry.last_answered or entry.updated or now) * 1000 + standing.window.every_ms
     elif standing.begins is not None:
         following = standing.window.first_start_from(moment_ms(standing.begins)) + standing.window.size_ms
     else:
         return False
-    closes = following + span_ms(standing.lateness) + span_ms(source.idle)
-    return now > closes / 1000 + STALL_SECONDS
+    return _is_past(following, standing, source, now)
 
 
 def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSource, answered: int) -> int | None:
-    """Return the end of the last window that is answered for all groups, in milliseconds; None if unknown.
-
-    It is unknown for an extended stream, which may have skipped windows while it was exhausted.
-    """
+    """Return the end of the last window answered for all groups, in milliseconds; None if unknown, as if extended."""
     if standing.begins is None or record.extensions:
         return None
     windows = answered // questions_per_window(source, record.spec.mechanism, standing)
@@ -391,10 +384,17 @@ def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSourc
 
 
 def _last_window_end(entry: StreamEntry, source: EventsSource) -> float | None:
+    """Return the end by the number of answers; None if the last answer is too late for it, as after halted windows."""
     try:
         record = decode_grant(entry)
     except NewerRecordError:
         return None
     standing = record.spec.standing
-    end = None if standing is None else window_end(record, standing, source, entry.answered)
-    return None if end is None else end / 1000
+    if standing is None or (end := window_end(record, standing, source, entry.answered)) is None:
+        return None
+    is_old = _is_past(end + standing.window.every_ms, standing, source, entry.last_answered or 0.0)
+    return None if is_old and source.clock == "broker" else end / 1000
+
+
+def _is_past(end: float, standing: StandingQuery, source: EventsSource, now: float) -> bool:
+    return now > (end + span_ms(standing.lateness) + span_ms(source.idle)) / 1000 + STALL_SECONDS

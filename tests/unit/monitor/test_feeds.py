@@ -140,6 +140,12 @@ async def test_stalled_sources_name_a_topic_whose_window_is_overdue() -> None:
     entry.answered, entry.updated = 3, begins + 196
     assert await stalled(found, begins + 260) == []
     assert await stalled(found, begins + 271) == [overdue | {"since": begins + 180}]
+    entry.last_answered = entry.updated = (
+        begins + 430
+    )  # windows in between were answered halted, which are not counted
+    assert await stalled(found, begins + 520) == []
+    assert (await feed(found))["asked_to"] is None
+    assert await stalled(found, begins + 521) == [overdue | {"since": begins + 430}]
     found.driver.close("flights", "late")
     assert await stalled(found, begins + 271) == []
 
