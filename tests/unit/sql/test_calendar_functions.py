@@ -51,6 +51,10 @@ def driver() -> Driver:
             "visited >= DATE '2024-03-01' AND visited < CAST('2024-03-15' AS date)",
             lambda day: "2024-03-01" <= day < "2024-03-15",
         ),
+        (
+            "visited >= '2024-03-01 00:00:00.000000' AND visited < '2024-03-15T00:00:00'",
+            lambda day: "2024-03-01" <= day < "2024-03-15",
+        ),
         ("NOT EXTRACT(ISODOW FROM visited) IN (6, 7) AND ward = 'A'", None),
     ],
 )
