@@ -185,7 +185,8 @@ class CellCheck:
         unread = np.isnan(numbers) & ~missing
         value = np.array(domain.values())[np.where(known, codes, 0)]
         # A number beyond an end of the range by at most half a step counts as rounded, not as clamped.
-        rounded = known & (numbers != value) & (np.abs(numbers - value) <= domain.step / 2)
+        beyond = np.abs(numbers - numbers.clip(domain.minimum, domain.maximum))
+        rounded = known & (numbers != value) & (beyond <= domain.step / 2)
         outside = ~missing & ~unread & ~rounded & ~(known & (numbers == value))
         below, above = outside & (numbers < domain.minimum), outside & (numbers > domain.maximum)
         self._count("missing", missing)

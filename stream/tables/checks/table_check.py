@@ -266,9 +266,12 @@ def check_table(
     file = TableScan.open(source)
     declared = person in {None, source.person}
     person = source.person if person is None else person
+    columns = match_columns(source, file, person)
     if person is not None and person not in file.types:
         field = "person" if declared else "--person"
         hint = did_you_mean(person, file.types) or f"; name one of {quote_names(file.types)}"
+        if columns.separator is not None:
+            hint = "".join(f"; {advice}" for advice in advise_on_columns(columns))
         raise TableDataError(f"{field}: the table has no column {quote_name(person)}{hint}")
     if person is not None:
         for kind, part in file.kinds[person].items():
@@ -276,7 +279,6 @@ def check_table(
                 person_names(person, pl.Series(person, [], dtype=kind))
             except ColumnError as error:
                 raise error.in_file(part) from None
-    columns = match_columns(source, file, person)
     checks = [
         CellCheck(name, domain)
         for name, domain in source.attributes.items()

@@ -322,6 +322,8 @@ def test_check_refuses_unreadable_file(tmp_path: Path, name: str) -> None:
 def test_check_refuses_unknown_person_column(tmp_path: Path) -> None:
     with pytest.raises(TableDataError, match="--person: the table has no column 'who'; name one of 'age', 'sex'"):
         check_text(tmp_path, "age,sex\n1,F\n", {"age": AGE}, "who")
+    with pytest.raises(TableDataError, match="no column 'who'; the columns seem to be separated by semicolons"):
+        check_text(tmp_path, "age;who\n1;a\n", {"age": AGE}, "who")
 
 
 def test_check_report_as_json_begins_with_notice(tmp_path: Path) -> None:

@@ -149,6 +149,18 @@ def test_decimal_check_distinguishes_rounded_and_clamped_cells(tmp_path: Path) -
     }
 
 
+def test_decimal_check_reports_each_cell_halfway_between_steps(tmp_path: Path) -> None:
+    """In floating point half of these cells are farther than half a step from the value that they become."""
+    path = tmp_path / "table.csv"
+    path.write_text("cost\n" + "".join(f"{tens / 10 + 0.05:.2f}\n" for tens in range(50)))
+    declared = source({"cost": Decimals(minimum=0.0, maximum=5.0, step=0.1)}, path=str(path))
+    report = check_table(declared)
+    [rounded] = report.misfits
+    assert (report.as_declared, rounded.what, rounded.rows) == (0, "between steps", 50)
+    assert rounded.sum_moved == pytest.approx(2.5)
+    assert PrivateTable.load(declared).private_codes["cost"].tolist() == list(range(1, 51))
+
+
 def test_two_attributes_may_read_one_column(tmp_path: Path) -> None:
     """One attribute has amounts in cents for sums, and the other has the same amounts in bins for groups."""
     path = tmp_path / "table.csv"
