@@ -45,7 +45,7 @@ from stream.tables.table_errors import quote_name, to_one_line
 MAX_STATEMENT_LENGTH: Final = 8192
 """Maximum number of characters of a statement."""
 
-_LIST_REMEDY: Final = "'sotto source list' and list_sources() show what can be asked"
+_LIST_REMEDY: Final = "'sotto source list', list_sources() and the shell's \\sources show what can be asked"
 
 _is_parsing: Final[ContextVar[bool]] = ContextVar("is_parsing", default=False)
 # Suppress the parser's log to standard error while it parses: it may quote the statement.
@@ -145,7 +145,8 @@ def _parse_text(text: str) -> SelectStatement:
         _require_select(text)
         if (name := unquoted_special_name(text)) is not None:
             raise StatementError(f'{_ONE_NAME_RULE}: FROM "{to_one_line(name)}"')
-        trees = [tree for tree in DIALECT.parse(text) if not isinstance(tree, exp.Semicolon | None)]
+        parsed = DIALECT.parser().parse(tokenize(text), text)
+        trees = [tree for tree in parsed if not isinstance(tree, exp.Semicolon | None)]
     except SqlglotError as error:
         if unclosed := describe_unclosed_quote(text):
             raise StatementError(unclosed) from None

@@ -45,9 +45,18 @@ _DATE_TYPES: Final = frozenset(
 )
 
 
+_OTHER_VERBS: Final = frozenset(
+    TokenType[name] for name in ("ALTER", "CREATE", "DROP", "GRANT", "INSERT", "ROLLBACK")
+)
+
+
 def tokenize(text: str) -> list[Token]:
-    """Split a statement into tokens."""
-    return DIALECT.tokenize(text)
+    """Split a statement into tokens; a verb of another statement, such as ALTER, is a name within a statement."""
+    tokens = DIALECT.tokenize(text)
+    for before, token in pairwise(tokens):
+        if token.token_type in _OTHER_VERBS and before.token_type is not TokenType.SEMICOLON:
+            token.token_type = TokenType.VAR
+    return tokens
 
 
 _OPEN: Final = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET})

@@ -68,6 +68,15 @@ def test_conditions_of_column_and_statement_both_hold() -> None:
     assert column == AnswerColumn("n", "count", '("age" < 5 OR "age" > 70) AND ("sex" = \'F\')')
 
 
+@pytest.mark.parametrize("name", ["alter", "Create", "drop", "grant", "insert", "rollback"])
+def test_verbs_of_other_statements_are_names_of_attributes(name: str) -> None:
+    """``alter`` is German for age."""
+    text = "SELECT ?, AVG(?) AS m FROM staff WHERE ? > 40 AND NOT ? = 50 GROUP BY ? ORDER BY ?"
+    assert parse_statement(text.replace("?", name)) == parse_statement(text.replace("?", f'"{name}"'))
+    with pytest.raises(StatementError, match="2 statements"):
+        parse_statement("SELECT COUNT(*) FROM a; DROP TABLE a")
+
+
 def test_mean_over_some_rows_is_not_read_as_one_over_all() -> None:
     with pytest.raises(StatementError, match="CASE"):
         parse_statement("SELECT AVG(CASE WHEN sex = 'F' THEN age ELSE 0 END) FROM adult")
@@ -254,7 +263,7 @@ def test_deeply_nested_statement_is_refused(nested: str) -> None:
         ("SELECT [a b], COUNT(*) FROM a GROUP BY 1", "character 8: [ quotes no name; put names in double quotes"),
         ("SELECT COUNT(*) FROM a WHERE b = 'O\\'Brien'", "double a quote inside a text, as in 'O''Brien'"),
         ("EXPLAIN SELECT COUNT(*) FROM a", "not with 'EXPLAIN'; leave it out: each result shows its cost"),
-        ("SHOW TABLES", "not with 'SHOW'; 'sotto source list' and list_sources() show"),
+        ("SHOW TABLES", "not with 'SHOW'; 'sotto source list', list_sources() and the shell's \\sources show"),
         ("(SELECT COUNT(*) FROM a)", "is in parentheses; leave them out"),
         ("SELECT COUNT(*) FROM a LIMIT " + "1" * 4500, "LIMIT: give a whole number of at most 18 digits"),
         (
