@@ -195,6 +195,23 @@ async def test_history_shows_no_negative_count_beside_its_interval(open_page: Op
         await expect(rows.filter(has_text=beyond)).to_have_count(6)
 
 
+async def test_history_isolates_texts_from_right_to_left(open_page: OpenPage) -> None:
+    """A number stays behind its text; an answer without texts says so."""
+    groups = {"kind": "unknown_groups", "answers": 2}
+    table = {**PEOPLE, "delta": 0.1, "attributes": {"age": PEOPLE["attributes"]["age"], "word": {"kind": "text"}}}
+    rows = {"age": [20] * 400, "word": ["قلب", "flu"] * 200}
+    scene = scene_with_stream(2, 40.0, table, rows, delta=1e-4, mechanism=groups)
+    for where in ("FALSE", "TRUE"):
+        scene.driver.ask("counts", where=where, group_by=("word",))
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "streams/counts", OPERATOR)
+        cells = page.get_by_role("table", name="Answers of the stream").locator("tbody td:nth-child(3)")
+        await expect(cells.first).to_contain_text("\u2068قلب\u2069: ")
+        await expect(cells.first).to_contain_text(re.compile(r"(^|; )flu: \d"))
+        await expect(cells.last).to_have_text("No text is released")
+
+
 async def test_saved_history_has_each_answer_once(open_page: OpenPage) -> None:
     """A file that needs several requests has one header line and no answer twice."""
     scene = scene_with_answers(520)

@@ -162,7 +162,7 @@ COLUMNS: Final = (
     *("alpha_unit", "basis", "version", "price", "cost_epsilon", "cost_delta", "cost_rho"),
     *("spent_epsilon", "spent_delta", "spent_rho", "tops_left", "reason", "warnings"),
 )
-"""Columns of the CSV. Each number of an answer has a line; only the first line has ``question`` and ``warnings``."""
+"""Columns of the CSV. Each number of an answer has a line; only the first line has ``question``, ``warnings`` and the cost."""
 
 
 def answers_as_csv(rows: Sequence[AnswerRow]) -> Iterator[str]:
@@ -219,12 +219,16 @@ def _csv_cells(row: AnswerRow) -> Iterator[dict[str, Any]]:
         **_amount_cells("cost", row.cost),
         **_amount_cells("spent", answer.spent),
     }
-    for number in answer.rows() if isinstance(answer, Result) else ():
+    numbers = answer.rows() if isinstance(answer, Result) else []
+    if isinstance(answer, Result) and not numbers:  # no text is released
+        numbers = answer.model_copy(update={"estimates": None, "keys": None}).rows()
+    for number in numbers:
         cells = {name: value for name, value in number.items() if name in COLUMNS}
         group = {name: value for name, value in number.items() if name not in {*COLUMNS, "rows_per_person"}}
         cells["group"] = ", ".join(f"{name}={value}" for name, value in group.items()) or None
         yield {name: quote_formula(value) for name, value in {**common, **cells}.items()}
-        common["question"] = common["warnings"] = None  # 2 KB in each of 100,000 lines would be 200 MB
+        # A cost in each line would be added up; 2 KB of question in each of 100,000 lines would be 200 MB.
+        common |= {"question": None, "warnings": None, **_amount_cells("cost", None)}
 
 
 def _amount_cells(name: str, amount: Amount | None) -> dict[str, float | None]:

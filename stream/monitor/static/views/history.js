@@ -189,7 +189,10 @@ function answerRow(row, mechanism, unit) {
   );
 }
 
-const pairs = (group) => Object.entries(group ?? {}).map(([name, value]) => `${name} ${value}`).join(", ");
+/** Isolate a text from right to left, beside which numbers would change places. */
+const isolate = (text) => (/[\u0590-\u08ff\ufb1d-\ufefc]/.test(text) ? `\u2068${text}\u2069` : text);
+
+const pairs = (group) => Object.entries(group ?? {}).map(([name, value]) => `${isolate(name)} ${isolate(value)}`).join(", ");
 
 /** Join the first texts and say how many more there are. */
 function listFirst(texts) {
@@ -214,7 +217,10 @@ function answerText({ question, answer, groups, uninformative }) {
   if (priced !== null) {
     return `Price asked: ${priced}`;
   }
-  const names = keys ?? tops?.map(pairs) ?? (groups.length ? groups.map(pairs) : null);
+  if (outcome === "answer" && keys?.length === 0) {
+    return `No text is released${answer.basis === "too-many-texts" ? ": too many texts" : ""}`;
+  }
+  const names = keys?.map(isolate) ?? tops?.map(pairs) ?? (groups.length ? groups.map(pairs) : null);
   if (estimates) {
     return listFirst(estimates.map((one, index) => `${names ? `${names[index]}: ` : ""}${numberText(one, intervals?.[index], alpha)}${mark(index)}`)) + describeHiddenMarks(marked);
   }

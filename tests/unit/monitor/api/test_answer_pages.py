@@ -87,6 +87,8 @@ async def test_answer_route_shows_question_of_own_answer_only() -> None:
             rows = list(csv.DictReader(io.StringIO(await response.text())))
         assert [row["group"] for row in rows] == ["sex=F", "sex=M", ""]
         assert json.loads(rows[0]["question"]) == {"where": question["where"], "group_by": ["sex"]}
+        # The costs of all lines add up to the spent amount.
+        assert [bool(row["cost_epsilon"]) for row in rows] == [True, False, True]
         assert rows[1]["question"] == ""  # else a long question would be repeated 100,000 times
         # The file also has the warning that incomplete rows are left out; the page shows it once, on the source.
         saved = answered["warnings"][:2]
@@ -109,6 +111,32 @@ async def test_answer_export_has_the_unit_of_a_quantiles_alpha() -> None:
         async with client.get("/api/streams/counts/answers.csv", headers=bearer(VIEWER)) as response:
             rows = list(csv.DictReader(io.StringIO(await response.text())))
     assert [row["alpha_unit"] for row in rows] == ["rows of rank", ""]
+
+
+async def test_answer_export_has_an_answer_without_texts() -> None:
+    """It is charged as any other, so its line has the cost; the other answer has a line for its text."""
+    installation = Installation()
+    words = {"age": [20, 30] * 100, "word": ["flu"] * 200}
+    text = {**TABLE, "delta": 0.1, "attributes": {**TABLE["attributes"], "word": {"kind": "text"}}}
+    del text["attributes"]["sex"]
+    installation.driver.register(text, words)
+    groups = {"kind": "unknown_groups", "answers": 2}
+    installation.driver.open(
+        {"stream": "words", "source": "people", "epsilon": 4.0, "delta": 1e-4, "mechanism": groups}
+    )
+    for where in ("FALSE", "TRUE"):
+        installation.driver.ask("words", where=where, group_by=("word",))
+    installation.flow()
+    async with (
+        installation.web() as client,
+        client.get("/api/streams/words/answers.csv", headers=bearer(VIEWER)) as response,
+    ):
+        rows = list(csv.DictReader(io.StringIO(await response.text())))
+    assert [(row["index"], row["group"], row["outcome"]) for row in rows] == [
+        ("1", "key=flu", "answer"),
+        ("0", "", "answer"),
+    ]
+    assert [float(row["cost_epsilon"]) for row in rows] == pytest.approx([2.0, 2.0])
 
 
 async def test_answer_exports_link_to_their_next_page() -> None:
