@@ -32,7 +32,7 @@ from stream.monitor.api.question_routes import Asker
 from stream.monitor.api.service_models import WorkersView
 from stream.monitor.api.source_views import stalled_sources
 from stream.monitor.api.tokens import Bearer, TokenError, TokenFile, role_with_article
-from stream.monitor.api.views import seconds_until_exhausted, source_row
+from stream.monitor.api.views import seconds_until_exhausted, source_row_with_periods
 from stream.monitor.budget_history import HEADLINE_WINDOW, PACE_WINDOWS
 from stream.monitor.entries import Series
 from stream.monitor.monitor_alerts import Alerts
@@ -284,18 +284,26 @@ class _MetricsCollector(Collector):
 
     def _sources(self) -> Iterable[_Family]:
         monitor, tables, now = self._monitor, self._tables, self._monitor.clock()
-        # Accounts of periods are left out, because they could be thousands of labels.
+        # Of a source's periods only the latest is shown, because they could be thousands of labels.
         entries = {name: tables.sources[name] for name in tables.source_periods if name in tables.sources}
-        rows = {name: source_row(tables, entry) for name, entry in entries.items()}
+        shown = {name: source_row_with_periods(tables, entry) for name, entry in entries.items()}
+        rows = {name: row.current or row for name, row in shown.items()}
         epsilon = GaugeMetricFamily(
-            "sotto_monitor_source_epsilon", "A source's budget ε, by part.", labels=["source", "part"]
+            "sotto_monitor_source_epsilon",
+            "A source's budget ε (of its latest period), by part.",
+            labels=["source", "part"],
         )
         for name, row in rows.items():
             for part in ("total", "granted", "spent", "refunded", "left"):
                 epsilon.add_metric([name, part], getattr(row, part).epsilon)
         yield epsilon
-        shares = {name: row.left_share for name, row in rows.items()}
-        yield _gauges("source_left_ratio", "Share of a source's budget that is not granted.", "source", shares)
+        shares = {
+            name: row.left_share if (share := row.population_left_share) is None else min(row.left_share, share)
+            for name, row in rows.items()
+        }
+        yield _gauges(
+            "source_left_ratio", "Ungranted share of a source's or its population's budget.", "source", shares
+        )
         halted = {name: row.state == "halted" for name, row in rows.items()}
         yield _gauges("source_halted", "1 if a source is halted.", "source", halted)
         headline = PACE_WINDOWS.index(HEADLINE_WINDOW)

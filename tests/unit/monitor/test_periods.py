@@ -100,6 +100,8 @@ async def test_spending_and_metrics_name_latest_period_only() -> None:
     assert [one["stream"] for one in before["costliest"]] == [f"late@{DAYS[0]}"]
     text = metrics_text(found.monitor).decode()
     assert 'source_left_ratio{source="flights"}' in text
+    latest = found.driver.budget(f"flights@{DAYS[3]}")
+    assert f'source_epsilon{{part="spent",source="flights"}} {latest.spent.epsilon}' in text
     assert "flights@" not in text
     assert 'sotto_monitor_streams{state="closed"} 0.0' in text
     assert "sotto_monitor_streams_not_answering 0.0" in text

@@ -94,6 +94,14 @@ async def metrics_text(installation: Installation) -> str:
         return await response.text()
 
 
+async def test_left_ratio_is_least_of_source_and_population(installation_with_history: Installation) -> None:
+    driver = installation_with_history.driver
+    driver.register_population({"population": "people", "epsilon": driver.budget("feed").granted.epsilon * 1.25})
+    driver.join("feed", "people")
+    installation_with_history.flow()
+    assert 'source_left_ratio{source="feed"} 0.2' in await metrics_text(installation_with_history)
+
+
 async def test_metrics_are_totals_in_base_units(installation_with_history: Installation) -> None:
     text = await metrics_text(installation_with_history)
     samples = {
