@@ -197,7 +197,7 @@ async def test_history_shows_no_negative_count_beside_its_interval(open_page: Op
 
 async def test_history_isolates_texts_from_right_to_left(open_page: OpenPage) -> None:
     """A number stays behind its text; an answer without texts says so."""
-    groups = {"kind": "unknown_groups", "answers": 2}
+    groups = {"kind": "unknown_groups", "answers": 3}
     table = {**PEOPLE, "delta": 0.1, "attributes": {"age": PEOPLE["attributes"]["age"], "word": {"kind": "text"}}}
     rows = {"age": [20] * 400, "word": ["قلب", "flu"] * 200}
     scene = scene_with_stream(2, 40.0, table, rows, delta=1e-4, mechanism=groups)
@@ -210,6 +210,10 @@ async def test_history_isolates_texts_from_right_to_left(open_page: OpenPage) ->
         await expect(cells.first).to_contain_text("\u2068قلب\u2069: ")
         await expect(cells.first).to_contain_text(re.compile(r"(^|; )flu: \d"))
         await expect(cells.last).to_have_text("No text is released")
+        await page.goto(f"{address}/#/ask?stream=counts")
+        await page.get_by_role("button", name="Add condition").click()  # age = 0
+        await page.get_by_role("button", name="Ask", exact=True).first.click()
+        await expect(page.get_by_role("region", name="Answer")).to_contain_text("No text is released.")
 
 
 async def test_saved_history_has_each_answer_once(open_page: OpenPage) -> None:

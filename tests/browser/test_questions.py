@@ -239,6 +239,7 @@ async def test_page_points_to_the_earlier_answer_of_a_repeated_question(open_pag
         saved = await (await saving.value).path()
         lines = (await asyncio.to_thread(saved.read_text, encoding="utf-8")).splitlines()
         assert [json.loads(line)["request"]["stream"] for line in lines] == ["counts", "counts"]
+        assert all(json.loads(line)["time"].endswith("Z") for line in lines)
 
 
 async def test_condition_without_effect_is_not_left_out(open_page: OpenPage) -> None:

@@ -295,6 +295,7 @@ async def test_plan_shows_its_cost_curve_and_vacuous_promises(open_page: OpenPag
         await expect(chart).to_have_attribute("aria-label", re.compile(r"^Error against ε\. Chosen: ε 0\.5: α \d"))
         await expect(chart.locator(".chosen")).to_have_count(1)
         await expect(page.locator(".verdict")).to_contain_text("The budget can pay for it")
+        await expect(page.locator(".verdict")).to_contain_text("An analyst's allotments must be able to pay, too")
         await page.get_by_label("What the curve varies").select_option("cutoff")
         await expect(page.get_by_role("img", name="Error against charged answers")).to_be_visible()
         await expect(page.locator(".curve[data-stale]")).to_have_count(0)

@@ -180,6 +180,7 @@ export function askView({ query, session }) {
   }
 
   function keep(answered) {
+    answered.at = new Date().toISOString();
     answered.time = time(Date.now() / 1000);
     answered.isAnswer = answered.element.dataset.outcome !== "priced";
     const stream = answered.answer.stream ?? answered.request.stream;
@@ -198,7 +199,7 @@ export function askView({ query, session }) {
 
   /** Save the answers of this page as a file of one JSON object a line, the oldest first. */
   function save() {
-    const lines = answers.filter((one) => one.isAnswer).toReversed().map(({ time, request, answer }) => JSON.stringify({ time, request, answer }));
+    const lines = answers.filter((one) => one.isAnswer).toReversed().map(({ at, request, answer }) => JSON.stringify({ time: at, request, answer }));
     download(new Blob([`${lines.join("\n")}\n`], { type: "application/x-ndjson" }), "answers.jsonl");
   }
 

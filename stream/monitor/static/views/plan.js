@@ -213,6 +213,9 @@ export function planView({ query, session }) {
       found.calibration.method,
     ]);
     const sentences = [`${affordable ? "The budget can pay for it" : "The budget cannot pay for it"}; α ${bound(found.calibration.alpha)} for ${plural(promisedAnswers(found.compared[0]?.kind ?? kind.value, found.calibration), "answer")}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
+    if (affordable && session.role !== "operator") {
+      sentences.push("An analyst's allotments must be able to pay, too: see People.");
+    }
     if (found.compared.length) {
       sentences.push(describeChoice(found.compared));
     }
