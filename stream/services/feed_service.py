@@ -7,7 +7,7 @@ import time
 from collections import Counter as Counts
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from aiokafka import TopicPartition
@@ -133,8 +133,8 @@ class FeedMetrics:
             ["source"],
             registry=registry,
         )
-        self._warnings: dict[tuple[str, str], tuple[float, int]] = {}
-        """For each source and warning, the time and the count of events of the latest one."""
+        self._warnings: dict[str, tuple[float, int]] = {}  # time and total of the latest warning of refused events
+        self._late: dict[str, tuple[float, int, int]] = {}  # a minute's start, late and all events until then
         self._previous_counts: WeakKeyDictionary[FeedProcessor, Counts[str]] = WeakKeyDictionary()
 
     def update_metrics(
@@ -157,29 +157,33 @@ class FeedMetrics:
 
     def drop(self, source: str) -> None:
         """Remove the gauges of a source that this process does not count any more."""
-        for event in ("events refused", "events late"):
-            self._warnings.pop((source, event), None)
+        self._warnings.pop(source, None)
+        self._late.pop(source, None)
         for gauge in (self._lag_events, self._lag_seconds, self._refused):
             with suppress(KeyError):  # it was never shown
                 gauge.remove(source)
 
     def _report_losses(self, source: str, processors: Sequence[FeedProcessor], now: float) -> None:
-        """Update the refused share, and log it and the late share once a minute while they grow."""
+        """Update the refused share, and log it and the late share of each minute."""
         refused = refused_share([one.latest_refused for one in processors])
         self._refused.labels(source).set(0.0 if refused is None else refused.at_least)
-        if refused is not None:
+        total = sum(one.rejected.total() for one in processors)
+        warned_at, known = self._warnings.get(source, (-WARNING_SECONDS, 0))
+        if refused is not None and total != known and now - warned_at >= WARNING_SECONDS:
+            self._warnings[source] = now, total
             facts = {"share": refused.share, "latest_events": refused.events, "reason": refused.reason}
-            self._warn(source, "events refused", sum(one.rejected.total() for one in processors), now, facts)
-        if late := sum(one.event_totals.late for one in processors):
-            share = share_range(late, late + sum(one.event_totals.counted for one in processors))[1]
-            reason = "they arrived after their windows had closed; open a stream with more lateness"
-            self._warn(source, "events late", late, now, {"share": share, "reason": reason})
-
-    def _warn(self, source: str, event: str, total: int, now: float, facts: Mapping[str, Any]) -> None:
-        warned_at, known = self._warnings.get((source, event), (-WARNING_SECONDS, 0))
-        if total != known and now - warned_at >= WARNING_SECONDS:
-            self._warnings[source, event] = now, total
-            log.warning(event, source=source, **facts)
+            log.warning("events refused", source=source, **facts)
+        late = sum(one.event_totals.late for one in processors)
+        events = late + sum(one.event_totals.counted for one in processors)
+        since, late_before, events_before = self._late.setdefault(source, (now, 0, 0))
+        if now - since >= WARNING_SECONDS:
+            self._late[source] = now, late, events
+            if (
+                events - events_before >= late - late_before > 0
+            ):  # partitions that left take their totals with them
+                share = share_range(late - late_before, events - events_before)[1]
+                reason = "they arrived after their windows had closed; open a stream with more lateness"
+                log.warning("events late", source=source, share=share, seconds=round(now - since), reason=reason)
 
     def _add_counts(self, processor: FeedProcessor) -> None:
         now = Counts({name: getattr(processor.event_totals, name) for name in self._counters})

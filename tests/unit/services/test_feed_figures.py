@@ -105,15 +105,15 @@ def test_feed_reports_refused_events_once_a_minute() -> None:
     assert registry.get_sample_value("sotto_feed_refused_ratio", {"source": "flights"}) is None
 
 
-def test_feed_logs_late_events_once_a_minute() -> None:
-    """Late events are in no answer and become no dead letters, so the log has their share."""
+def test_feed_logs_share_of_late_events_of_each_minute() -> None:
+    """Late events are in no answer and become no dead letters, so the log has their share of the last minute."""
     about = source()
     metrics = FeedMetrics(CollectorRegistry())
     feed = start(about, FixedDefinitions(standing_definition(about)))
     engines: Any = {"flights": Serving(feed)}
     with capture_logs() as lines:
         for step, (now, times) in enumerate(
-            ((0.0, (0, HOUR)), (1.0, (0, 2 * HOUR)), (61.0, (0, 3 * HOUR)), (99.0, ()))
+            ((0.0, (0, HOUR)), (1.0, (0, 2 * HOUR)), (61.0, (0, 3 * HOUR)), (99.0, (0,)), (121.0, ()), (199.0, ()))
         ):
             arrived = [
                 ArrivedRecord(2 * step + at, (step + 1) * HOUR, event(f"p{step}", one))
@@ -121,7 +121,10 @@ def test_feed_logs_late_events_once_a_minute() -> None:
             ]
             process_records(feed, arrived)
             metrics.update_metrics(engines, {"flights": about}, now)
-    assert [(line["event"], line["source"]) for line in lines] == [("events late", "flights")] * 2
+    assert [(line["event"], line["source"], line["share"], line["seconds"]) for line in lines] == [
+        ("events late", "flights", "50 to 90 %", 61),
+        ("events late", "flights", "90 to 100 %", 60),
+    ]
     assert "open a stream with more lateness" in lines[0]["reason"]
 
 
