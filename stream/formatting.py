@@ -200,9 +200,10 @@ def warn_about_repetition(source: Source, registered: Mapping[str, str | None]) 
     if source.source not in registered:
         return None
     if (reason := registered[source.source]) is not None:
+        unknown = ", less the unknown grants" if "grants" in reason and reason.endswith("not known") else ""
         return (
             f"source: '{source.source}' was registered before and is halted for good ({reason}); give its data another "
-            f"name, with the budget that 'sotto source show {source.source}' has left"
+            f"name, with the budget that 'sotto source show {source.source}' has left{unknown}"
         )
     changed = f"; if its table has changed, run 'sotto source refresh {source.source}'"
     return f"source: '{source.source}' was registered before, so nothing changes{changed if isinstance(source, TableSource) else ''}"

@@ -325,8 +325,6 @@ def show_population(population: Annotated[str, typer.Argument()], as_json: AsJso
         show_json({"population": record, "sources": sources, "allotments": allotments})
         return
     show_budget(f"{population} ({record.state})", record, allotments)
-    if record.reason is not None:
-        say(f"halted: {record.reason}", soft_wrap=True)
     show_table(
         format_count(len(sources), "source"),
         ["source", "state", "granted", "spent", "left", "streams"],

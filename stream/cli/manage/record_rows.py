@@ -152,8 +152,9 @@ def show_budget(
         columns = ["granted ever", "spent ever", "refunded ever", "counted now", "left now"]
         figures.insert(3, format_amount(record.period.counted))
     show_table(title, columns, [figures])
-    if record.period is not None:
-        say(_period_line(record.period), soft_wrap=True)
+    halted = f"halted: {record.reason}" if record.reason else ""
+    for line in filter(None, (halted, _period_line(record.period) if record.period else "")):
+        say(line, soft_wrap=True)
     if allotments:
         show_table(
             f"{format_count(len(allotments), 'allotment')}, limited by the budget",
@@ -202,8 +203,7 @@ def describe_values(domain: Domain) -> str:
 
 def _period_line(period: Period) -> str:
     ends = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(period.ends / 1000))
-    is_over = period.ends <= 1000 * time.time()
-    over = "; it is over, and the next period begins with the next event" if is_over else ""
+    over = "; it is over, and the next period begins with the next event" * (period.ends <= 1000 * time.time())
     return f"period {period.number} ends at {ends} UTC{over}: {period.meaning}"
 
 

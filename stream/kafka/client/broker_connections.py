@@ -137,7 +137,7 @@ async def raise_if_refused(settings: Settings) -> None:
         except errors.KafkaConnectionError:
             raise ClosedError(
                 f"{host}:{port} closes the connection; unless it is starting or stopping, check {variable_of('security_protocol')} "
-                f"({settings.security_protocol}), and {variable_of('tls_certificate_file')} if it asks for a certificate"
+                f"({settings.security_protocol}), and {variable_of('tls_certificate_file')} if it asks for a certificate (unexpired, of a known authority)"
             ) from None
         except (OSError, errors.KafkaError) as error:
             _raise_if_listener_differs(error, settings, f"{host}:{port}")
@@ -149,7 +149,7 @@ def _certificate_remedy(problem: str) -> str:
     if problem.startswith(("Hostname mismatch", "IP address mismatch")):
         return f"name the broker in {variable_of('bootstrap')} as its certificate does"
     if problem in {"certificate is not yet valid", "certificate has expired"}:
-        return "check this machine's clock, and renew the certificate if it is right"
+        return "check this machine's clock; if it is right, renew the certificate or its authority's"
     return f"{variable_of('tls_ca_file')} must name the file of the authority that signed it"
 
 

@@ -11,8 +11,10 @@ import pytest
 from sotto import Driver
 from stream.cli import output
 from stream.cli.service_commands import describe_addresses, warn_about_witnesses
+from stream.dev.ledger_restoration import HALTED_REASON, ROLLBACK_REASONS
+from stream.formatting import warn_about_repetition
 from stream.settings import Settings
-from tests.builders import KEY, source
+from tests.builders import KEY, parse_source, source
 from tests.commands import connect_commands, run_connected
 from tests.unit.installation import HIGH, spec
 
@@ -242,6 +244,16 @@ def test_source_command_warns_if_the_source_was_registered_before(driver: Driver
     halted = run_connected("source", "add", json.dumps(source()))
     assert "'feed' was registered before and is halted for good (" in halted
     assert "nothing changes" not in halted
+    assert "\nhalted: " in run_connected("source", "show", "feed")
+
+
+def test_repeated_registration_tells_of_grants_after_a_backup() -> None:
+    """What a restored source has left does not count the grants that the backup lacks."""
+    known = parse_source(source())
+    for reason in (HALTED_REASON, ROLLBACK_REASONS[1]):
+        told = warn_about_repetition(known, {known.source: reason})
+        assert told is not None
+        assert told.endswith(" has left, less the unknown grants")
 
 
 def test_up_names_a_witness_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -286,8 +286,14 @@ def test_password_in_environment_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("problem", "remedy"),
     [
-        ("certificate has expired", "check this machine's clock, and renew the certificate if it is right"),
-        ("certificate is not yet valid", "check this machine's clock, and renew the certificate if it is right"),
+        (
+            "certificate has expired",
+            "check this machine's clock; if it is right, renew the certificate or its authority's",
+        ),
+        (
+            "certificate is not yet valid",
+            "check this machine's clock; if it is right, renew the certificate or its authority's",
+        ),
         ("unable to get local issuer certificate", "SOTTO_TLS_CA_FILE must name the file of the authority"),
     ],
 )
