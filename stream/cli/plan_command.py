@@ -291,7 +291,7 @@ def plan(
                 "alpha": chosen.alpha,
                 "promises": [asdict(one) for one in promises(spec, chosen)],
                 "calibrations": list(calibrations),
-                **({"needed": needs} if alpha is not None else {}),
+                **({"needed": _describe_needs(needs)} if alpha is not None else {}),
                 **({"question": asdict(charge)} if charge is not None else {}),
             }
         )
@@ -315,15 +315,18 @@ def _refuse_if(wrong: bool, message: str) -> None:
         raise CommandError(message)
 
 
-def _print_needs(alpha: float | None, needs: Mapping[str, Any]) -> None:
-    for what, value in needs.items():
+def _print_needs(alpha: float | None, needs: Mapping[str, str | PlanError]) -> None:
+    for what, value in _describe_needs(needs).items():
         say(f"α ≤ {alpha:g} needs {what} {value}")
 
 
-def _require_kept(alpha: float | None, needs: Mapping[str, str]) -> None:
-    _refuse_if(
-        needs.get("ε ≥", "").startswith("(none"), f"--alpha: no ε keeps an α of {alpha}; give a larger --alpha"
-    )
+def _describe_needs(needs: Mapping[str, str | PlanError]) -> dict[str, str]:
+    return {what: value if isinstance(value, str) else f"(none: {value})" for what, value in needs.items()}
+
+
+def _require_kept(alpha: float | None, needs: Mapping[str, str | PlanError]) -> None:
+    is_kept = not isinstance(needs.get("ε ≥"), PlanError)
+    _refuse_if(not is_kept, f"--alpha: no ε keeps an α of {alpha}; give a larger --alpha")
 
 
 def _require_alpha(alpha: float | None) -> None:

@@ -158,8 +158,8 @@ def _is_share(spec: StreamSpec, alpha: float) -> bool:
     return "rows" in type(spec.mechanism).model_fields and alpha < 1.0
 
 
-def find_sufficient_parameters(spec: StreamSpec, facts: SourceFacts, alpha: float) -> dict[str, str]:
-    """Return, for each parameter, the value with which the plan reaches ``alpha``, all else unchanged."""
+def find_sufficient_parameters(spec: StreamSpec, facts: SourceFacts, alpha: float) -> dict[str, str | PlanError]:
+    """Return the value of each parameter that suffices for ``alpha``, all else unchanged, or why none does."""
     wanted = error_in_rows(spec, facts, alpha)
     searches: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, facts, wanted))]
     if (
@@ -169,12 +169,12 @@ def find_sufficient_parameters(spec: StreamSpec, facts: SourceFacts, alpha: floa
         searches.append(("cutoff ≤", lambda: largest_cutoff(spec, facts, wanted)))
     if _is_share(spec, alpha):
         searches.append(("rows ≥", lambda: needed_rows(spec, facts, alpha)))
-    needs: dict[str, str] = {}
+    needs: dict[str, str | PlanError] = {}
     for name, search in searches:
         try:
             needs[name] = format_error_bound(search())
         except PlanError as error:
-            needs[name] = f"(none: {error})"
+            needs[name] = error
     return needs
 
 
