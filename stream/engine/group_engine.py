@@ -24,7 +24,12 @@ from stream.engine.supervision import Membership, StalledError, Supervision
 from stream.engine.writer import RecordClock
 from stream.formatting import format_count
 from stream.kafka.client.adapter import KAFKA, Clients
-from stream.kafka.client.broker_connections import Stopped, connection_options, retry_until_available
+from stream.kafka.client.broker_connections import (
+    Stopped,
+    connection_options,
+    describe_error,
+    retry_until_available,
+)
 from stream.kafka.topic_layouts import PARTITIONS_REMEDY
 from stream.processing.protocol import Processor
 from stream.settings import Settings
@@ -99,12 +104,13 @@ class Engine:
         *,
         partitions: int,
         copies: bool = True,
-        remedy: str = "",
+        remedy: str = PARTITIONS_REMEDY,
+        stops_if_topics_grow: bool = False,
         health: ServiceHealth | EngineHealth | None = None,
         record_clock: RecordClock | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``copies`` allows standby copies. With a ``remedy`` the engine stops if a topic has more partitions."""
+        """``copies`` allows standby copies; ``remedy`` is the end of the refusal of partitions that are added later."""
         self.role = role
         self._settings = settings
         self._topics = list(topics)
@@ -113,6 +119,7 @@ class Engine:
         self.metrics = self.health.metrics
         self._partition_count = partitions
         self._remedy = remedy
+        self._stops_if_topics_grow = stops_if_topics_grow
         self._standby = Standby(role.make_processor, settings, partitions if copies else 0, clients)
         self._record_clock = record_clock or RecordClock()
         self._clock = clock
@@ -197,7 +204,9 @@ class Engine:
             try:
                 await self._supervise(membership)
             except Exception as error:
-                reason = str(error) if isinstance(error, KafkaError | LoggableError) else type(error).__name__
+                reason = str(error) if isinstance(error, LoggableError) else type(error).__name__
+                if isinstance(error, KafkaError):
+                    reason = describe_error(error)
                 log.error("engine ends", role=self.role.name, reason=reason)  # noqa: TRY400  (no message of another error)
                 self.on_failure()
                 raise
@@ -273,10 +282,10 @@ class Engine:
             )
             self.refusal = (
                 f"this {self.role.name}'s topics all had {format_count(self._partition_count, 'partition')} when it began; it refuses later "
-                f"ones: {named}; {self._remedy or PARTITIONS_REMEDY}"
+                f"ones: {named}; {self._remedy}"
             )
             log.error("partitions refused", role=self.role.name, reason=self.refusal)
-            if self._remedy:
+            if self._stops_if_topics_grow:
                 self.stop()
         return {topic_partition.partition for topic_partition in assigned} - self.refused
 

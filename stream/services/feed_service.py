@@ -355,6 +355,7 @@ class FeedService:
                 self._clients,
                 partitions=partitions,
                 remedy=changed_topic_remedy(source.source),
+                stops_if_topics_grow=True,
                 health=health,
                 clock=self._clock,
             )

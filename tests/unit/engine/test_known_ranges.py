@@ -53,9 +53,9 @@ def test_known_ranges_leave_unknown_topic_unassigned() -> None:
     assert assign_partitions(KnownRanges(4), Cluster(queries=4), 1) == [{"queries": [0, 1, 2, 3]}]
 
 
-def engine(remedy: str = "") -> Engine:
+def engine(**options: Any) -> Engine:
     role = EngineRole("worker", "group", "status", lambda _: None)  # type: ignore[arg-type, return-value]  # nothing begins
-    return Engine(role, Settings(), TOPICS, partitions=4, remedy=remedy)
+    return Engine(role, Settings(), TOPICS, partitions=4, **options)
 
 
 def test_engine_refuses_surplus_partitions_with_remedy() -> None:
@@ -71,10 +71,11 @@ def test_engine_refuses_surplus_partitions_with_remedy() -> None:
     assert (one.refused, one.refusal) == (set(), "")
 
 
-@pytest.mark.parametrize("remedy", ["", "register another source"])
-def test_engine_with_a_remedy_stops_if_a_topic_grows(remedy: str) -> None:
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("options", [{}, {"remedy": "register another source"}])
+def test_engine_of_a_feed_stops_if_a_topic_grows(*, stops: bool, options: dict[str, Any]) -> None:
     """A feed would count too few events of the topic; a worker answers the other streams."""
-    one = engine(remedy)
+    one = engine(**options, stops_if_topics_grow=stops)
     one.refuse_unknown([TopicPartition("queries", 4)])
-    assert one._stopping.is_set() == bool(remedy)
-    assert one.refusal.endswith(remedy or PARTITIONS_REMEDY)
+    assert one._stopping.is_set() == stops
+    assert one.refusal.endswith(options.get("remedy", PARTITIONS_REMEDY))

@@ -13,6 +13,7 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     IllegalSaslStateError,
     KafkaConnectionError,
+    RequestTimedOutError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
 )
@@ -233,6 +234,7 @@ async def test_token_command_prints_token_or_is_named_in_error(monkeypatch: pyte
 
 def test_describe_error_gives_fitting_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "check that the broker in SOTTO_BOOTSTRAP runs" in describe_error(KafkaConnectionError("x"))
+    assert "check that the broker in SOTTO_BOOTSTRAP runs" in describe_error(RequestTimedOutError())
     refused = describe_error(TopicAuthorizationFailedError({"sotto.control"}))
     assert "(sotto.control)" in refused
     assert "sotto topics acl" in refused
