@@ -151,9 +151,11 @@ def require_headers(headers: object) -> None:
 
 
 def require_timeout(seconds: object) -> None:
-    """Raise ``Invalid`` if a timeout is neither a number nor None."""
+    """Raise ``Invalid`` if a timeout is neither a number above 0 nor None."""
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
         raise Invalid(f"timeout: is of type {type(seconds).__name__}; give a number of seconds")
+    if seconds is not None and not seconds > 0:
+        raise Invalid(f"timeout: is {seconds:g}; give a number of seconds above 0")
 
 
 def as_stream_names(names: object) -> list[str]:

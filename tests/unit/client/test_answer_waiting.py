@@ -147,6 +147,15 @@ async def test_question_is_not_sent_if_brokers_are_down(answers: Answers, monkey
     assert answers.stopped
 
 
+@pytest.mark.parametrize(
+    ("seconds", "problem"), [(-3, "is -3"), (0, "is 0"), (float("nan"), "is nan"), ("3", "is of type str")]
+)
+async def test_timeout_not_above_zero_is_refused(seconds: Any, problem: str) -> None:
+    """Nothing is sent: the client is not even connected."""
+    with pytest.raises(Invalid, match=f"^timeout: {problem}; give a number of seconds"):
+        await AsyncClient().ask("ward", value=1.0, timeout=seconds)
+
+
 @pytest.mark.parametrize("disconnects", [False, True])
 async def test_question_is_not_sent_if_its_partition_cannot_be_read(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, disconnects: bool
