@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # importing schemas at run time would be slow
     from collections.abc import Sequence
 
-    from schemas import Amount, Answer, Query
+    from schemas import Amount, Answer, Calibration, Query
 
 
-def describe_end_remedy(stream: str, reason: str | None) -> str:
+def describe_end_remedy(stream: str, reason: str | None, calibration: Calibration | None = None) -> str:
     """Return how a user gets further answers after a stream's end for this reason; empty for other reasons.
 
-    A published reason has no remedy. Clients add this one.
+    A published reason has no remedy. Clients add this one; they may not know the stream's calibration.
     """
     from schemas.windows import registered_name  # noqa: PLC0415  (schemas is slow to import)
 
@@ -22,14 +22,17 @@ def describe_end_remedy(stream: str, reason: str | None) -> str:
         return "open another stream for the new version with 'sotto stream open'"
     if not reason.startswith("exhausted:"):
         return ""
-    if reason.startswith("exhausted: the count") or registered_name(stream) != stream:
+    is_fixed = calibration is not None and "gaussian" in {calibration.method, getattr(calibration, "noise", "")}
+    is_fixed |= getattr(calibration, "kind", "") == "unknown_groups" or registered_name(stream) != stream
+    if is_fixed or reason.startswith("exhausted: the count"):
         return "it cannot be extended; open another stream with 'sotto stream open'"
     return f"extend it with 'sotto stream extend {stream} --epsilon E', or open another stream if it cannot be extended"
 
 
 def describe_reason(answer: Answer) -> str:
     """Return the reason of an answer without a number, with the remedy if its stream has ended."""
-    return "; ".join(filter(None, (answer.reason, describe_end_remedy(answer.stream, answer.reason))))
+    remedy = describe_end_remedy(answer.stream, answer.reason, getattr(answer, "_calibration", None))
+    return "; ".join(filter(None, (answer.reason, remedy)))
 
 
 class SottoError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from difflib import get_close_matches
 from itertools import pairwise, product
 from math import isfinite
@@ -44,6 +44,11 @@ def format_share(share: float) -> str:
     if 0.0 < share < 0.001:
         return "< 0.1%"
     return "> 99.9%" if 0.999 < share < 1.0 else f"{share:.1%}"
+
+
+def floor_left(left: float, digits: int) -> float:
+    """Round a part of what is left of a budget down; less than 1e-15, a rest of a rounded plan, counts as 0."""
+    return 0.0 if left < 1e-15 else float(Context(digits, ROUND_FLOOR).create_decimal(repr(left)))
 
 
 def format_error_bound(alpha: float, *, grouped: bool = False) -> str:

@@ -8,7 +8,6 @@ import sys
 from codecs import BOM_UTF8
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from decimal import ROUND_FLOOR, Context
 from itertools import chain, compress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, TypeVar
@@ -25,6 +24,7 @@ from rich.text import Text
 from schemas import Amount, StreamSpec
 from schemas.base import repeats_a_field, shape_fault
 from schemas.wire import describe, parse_or_none
+from stream.formatting import floor_left
 
 _BORDER_WIDTH, _BORDERED_GAP, _PLAIN_GAP, _INDENT = 4, 3, 2, 2
 """Widths of a table's outer borders, of gaps between columns with and without lines, and of the indent below a row."""
@@ -219,10 +219,7 @@ def format_amount(value: Amount) -> str:
 def format_left(value: Amount) -> str:
     """Format what is left of a budget, rounded down, so that a request for the shown amount fits."""
     digits = {"epsilon": 6, "delta": 2} if value.rho is None else {"epsilon": 6, "rho": 4}
-    rounded = {
-        name: float(Context(places, ROUND_FLOOR).create_decimal(repr(getattr(value, name))))
-        for name, places in digits.items()
-    }
+    rounded = {name: floor_left(getattr(value, name), places) for name, places in digits.items()}
     return format_amount(value.model_copy(update=rounded))
 
 

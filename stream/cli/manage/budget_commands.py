@@ -180,14 +180,17 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
     lines = group_by_name(records, lambda record: record.source.source, every=all_periods)
     show_table(
         f"{format_count(len(lines), 'source')}" if records else "no sources; register one with 'sotto source add'",
-        ["source", "period", "kind", "state", "granted", "spent", "left", "left of its population", "streams"],
+        [
+            *("source", "period", "kind", "state", "granted", "spent", "refunded", "left"),
+            *("left of its population", "streams"),
+        ],
         [
             [
                 name,
                 period,
                 _describe_kind(record.source),
                 record.state,
-                *map(format_amount, (record.granted, record.spent)),
+                *map(format_amount, (record.granted, record.spent, record.refunded)),
                 format_left(record.left),
                 left.get(record.population or "", "–") if left else "",
                 str(record.streams),

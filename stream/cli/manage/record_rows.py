@@ -48,12 +48,6 @@ from stream.questions.result_text import quote_formula
 from stream.tables.table_errors import MONDAY_IS_1, quote_names
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
-_COUNTED_CHARGES: Final = {
-    "sparse_vector": ("'above' answers", "the threshold's noise"),
-    "hypothesis": ("updates of the hypothesis", "the threshold's noise"),
-    "estimate": ("measurements for a question", "the threshold's noise, and on the estimate's first measurements"),
-}
-"""What counts as a charged answer, and what ε is spent on beside it, by kind of calibration; for all others, each answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +84,7 @@ class ShownGrant:
         if self._refusal is not None:
             return "not answering"
         # A worker may report "exhausted" before it has read an extension.
-        left = ordinary_charges_left(self._cutoff, newer.tops, newer.surplus) if self._cutoff else None
+        left = self._cutoff - self.used if self._cutoff else None
         state = "open" if newer.state == "exhausted" else newer.state
         return displayed_state(state, left, getattr(grant.spec.mechanism, "beyond", "end"))
 
@@ -118,15 +112,12 @@ class ShownGrant:
     @property
     def charged(self) -> str:
         """Format "used / granted" charged answers; "once" if one charge pays for all answers."""
-        left = ordinary_charges_left(self._cutoff, self.totals.tops, self.totals.surplus)
-        return f"{self._cutoff - left} / {self._cutoff}" if self._cutoff else "once"
+        return f"{self.used} / {self._cutoff}" if self._cutoff else "once"
 
     @property
-    def charge_meaning(self) -> str | None:
-        """Describe what ``charged`` counts if that is not each answer; None if it is."""
-        if (found := _COUNTED_CHARGES.get(self.grant.calibration.kind)) is None:
-            return None
-        return f"charged: counts {found[0]}; from the first answer on, ε is also spent on {found[1]}"
+    def used(self) -> int:
+        """Return the number of ordinary charges, rounded up, that cost as much as the charged answers."""
+        return self._cutoff - ordinary_charges_left(self._cutoff, self.totals.tops, self.totals.surplus)
 
     @property
     def _cutoff(self) -> int:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from pydantic import TypeAdapter
@@ -242,10 +242,10 @@ def show(names: Names, as_json: AsJson = False) -> None:
             ]
         ],
     )
-    for meaning in filter(None, (shown.charge_meaning, _describe_spending(grant))):
+    for meaning in filter(None, (_describe_charged(shown), _describe_spending(grant))):
         say(meaning, soft_wrap=True)
     reason = f"exhausted: {shown.reason}" if shown.state == "exhausted" else grant.reason
-    if remedy := describe_end_remedy(grant.spec.stream, reason):
+    if remedy := describe_end_remedy(grant.spec.stream, reason, grant.calibration):
         say(f"for further answers: {remedy}", soft_wrap=True)
     if grant.spec.standing is not None:
         say(describe_standing_query(grant.spec, declared), soft_wrap=True)
@@ -257,6 +257,25 @@ def show(names: Names, as_json: AsJson = False) -> None:
         say(describe_used_up_grant(shown.totals.answered, last_promised_answer(grant.calibration)), soft_wrap=True)
     if not isinstance(grant.spec.mechanism, RandomizedResponse):
         print_warnings(warn_about_promise(shown.totals.answered, grant.calibration))
+
+
+_COUNTED_CHARGES: Final = {
+    "sparse_vector": ("'above' answers", "the threshold's noise"),
+    "hypothesis": ("updates of the hypothesis", "the threshold's noise"),
+    "estimate": ("measurements for a question", "the threshold's noise, and on the estimate's first measurements"),
+}
+"""What counts as a charged answer, and what ε is spent on beside it, by kind of calibration; for all others, each answer."""
+
+
+def _describe_charged(shown: ShownGrant) -> str:
+    """Describe what ``charged`` counts if that is not each answer; empty if it is."""
+    found, texts = _COUNTED_CHARGES.get(shown.grant.calibration.kind), list[str]()
+    if found is not None:
+        texts.append(f"counts {found[0]}; from the first answer on, ε is also spent on {found[1]}")
+    if shown.totals.surplus:
+        count = format_count(shown.totals.tops, "charged answer")
+        texts.append(f"{count} cost as much as {shown.used} (rounded up), because alpha sets a question's price")
+    return f"charged: {'; '.join(texts)}" if texts else ""
 
 
 def _describe_spending(grant: GrantRecord) -> str:

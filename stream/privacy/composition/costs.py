@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import ROUND_DOWN, Context, Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
 from typing import Protocol
@@ -372,14 +372,14 @@ class RefusedError(Refused):
 
 
 def format_amount(amount: Amount) -> str:
-    """Format an amount: ε and ρ with all digits that the ledger distinguishes, δ with as many digits as plans use."""
+    """Format an amount: ε and ρ with all digits that the ledger distinguishes, δ rounded up to six digits."""
     if amount.rho is not None:
         return f"ρ = {_format_number(amount.rho)}" + (
             "" if amount.delta else f" (ε = {_format_number(amount.epsilon)} added up)"
         )
     if not amount.delta:
         return f"ε = {_format_number(amount.epsilon)}"
-    delta = Context(prec=DELTA_DIGITS, rounding=ROUND_DOWN).create_decimal(repr(amount.delta))
+    delta = Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(amount.delta))
     return f"ε = {_format_number(amount.epsilon)}, δ = {_format_number(float(delta))}"
 
 

@@ -23,6 +23,7 @@ from schemas import (
     StreamSpec,
     StreamState,
 )
+from stream.formatting import floor_left
 from stream.privacy.composition.costs import (
     EPSILON_UNITS,
     NO_COST,
@@ -376,11 +377,12 @@ def require_paid(ceilings_to_charge: Iterable[tuple[Ceiling, Cost]]) -> None:
         return
     ceiling, cost = min(unpaid, key=lambda one: one[0].left.loss)
     asked, left = to_amount(cost, ceiling.terms), to_amount(ceiling.left.clamp_at_zero(), ceiling.terms)
-    is_without_delta = bool(asked.delta) and not left.delta and left.rho is None
+    shown = left.model_copy(update={"delta": floor_left(left.delta, 6)})
+    is_without_delta = bool(asked.delta) and not shown.delta and left.rho is None
     ask_less = "ask for no more than is left" if left.epsilon > 0.0 or left.rho else ""
     remedies = filter(None, (ask_less, ceiling.remedy, "close streams that have not used up their grants"))
     raise RefusedError(
-        f"{ceiling.label} cannot pay: {format_amount(asked)} asked, {format_amount(left)}{', δ = 0' * is_without_delta} left; "
+        f"{ceiling.label} cannot pay: {format_amount(asked)} asked, {format_amount(shown)}{', δ = 0' * is_without_delta} left; "
         f"{', or '.join(remedies)}",
         asked,
         left,

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from schemas import Amount, Answer, GrantRecord, Position, StreamStatus
+from schemas import Amount, Answer, GrantRecord, Position, Query, StreamStatus
+from schemas.calibrations import AnswersCalibration, UnknownGroupsCalibration
 from stream.cli.manage.record_rows import ShownGrant
 from stream.cli.output import format_amount, requested_amount
 from stream.errors import NotAnswered, describe_end_remedy
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
+from stream.questions import Result
 from tests.builders import installation, stream
 from tests.builders import source as source_document
 from tests.commands import connect_commands, run_connected
@@ -118,6 +120,20 @@ def test_end_of_a_stream_has_a_remedy(name: str, reason: str, remedy: str) -> No
     assert str(error).endswith("2 of 9 questions were answered, and their charges stay")
 
 
+def test_exhausted_stream_with_fixed_noise_is_not_to_be_extended() -> None:
+    reason, another = "exhausted: all 5 answers of the grant are given", "it cannot be extended; open another"
+    fields: dict[str, Any] = {"kind": "answers", "method": "basic"}
+    answers = AnswersCalibration.model_construct(**fields)
+    assert describe_end_remedy("s", reason, answers).startswith("extend it")
+    gaussian = answers.model_copy(update={"method": "gaussian"})
+    groups = UnknownGroupsCalibration.model_construct(**fields | {"kind": "unknown_groups"})
+    assert describe_end_remedy("s", reason, gaussian).startswith(another)
+    assert describe_end_remedy("s", reason, groups).startswith(another)
+    halted = Result(id="a", stream="s", outcome="halted", reason=reason)
+    halted.with_question(Query(id="a", stream="s", where="TRUE"), None, groups)
+    assert another in str(NotAnswered(halted))
+
+
 @pytest.mark.parametrize("reason", ["wrong table", "table: source data differs; refresh it", None])
 def test_other_ends_of_a_stream_keep_their_text(reason: str | None) -> None:
     assert describe_end_remedy("s", reason) == ""
@@ -183,3 +199,22 @@ def test_zcdp_grant_shows_the_request_beside_rho() -> None:
     record = account.grant_record(account.grants["stream-0"])
     assert (requested_amount(record.spec), format_amount(record.cost)) == ("ε 0.5", "ρ 0.125 (ε 0.5 added up)")
     assert format_amount(account.to_record().granted) == "ρ 0.25 (ε 1 added up)"
+
+
+def test_stream_show_explains_charges_by_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question with an alpha costs another part of the grant, so the charges are not the answers."""
+    driver = installation(stream("t", "people", "laplace", mechanism={"answers": 40}))
+    driver.ask("t", where="age < 9", alpha=driver.grant("people", "t").calibration.alpha / 3)
+    connect_commands(monkeypatch, driver)
+    monkeypatch.setenv("COLUMNS", "300")
+    shown = run_connected("stream", "show", "t")
+    assert "charged: 1 charged answer cost as much as " in shown
+    assert "(rounded up), because alpha sets a question's price" in shown
+
+
+def test_source_list_shows_the_refunded_amount(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = installation(stream("t", "people", "laplace", mechanism={"answers": 2}))
+    driver.close("people", "t")
+    connect_commands(monkeypatch, driver)
+    monkeypatch.setenv("COLUMNS", "300")
+    assert "refunded" in run_connected("source", "list")

@@ -57,6 +57,7 @@ def test_left_amount_is_rounded_down() -> None:
     assert (format_amount(left), format_left(left)) == ("ε 0.666667, δ 1.5e-07", "ε 0.666666, δ 1.4e-07")
     assert format_left(Amount(epsilon=0.3, delta=0.0, rho=2 / 3)) == "ρ 0.6666 (ε 0.3 added up)"
     assert format_left(Amount(epsilon=8.0, delta=0.0)) == "ε 8"
+    assert format_left(Amount(epsilon=8.0, delta=4.5e-23)) == "ε 8"
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from schemas import StreamState
 from stream.privacy.composition.costs import NO_COST, Cost, RefusedError, realised_cost
+from stream.privacy.ledger.grants import Ceiling, require_paid
 from stream.privacy.ledger.state_machine import Ledger
 from tests.builders import calibration
 from tests.unit.privacy.ledger.ledger_parts import (
@@ -61,6 +62,13 @@ def test_ledger_refuses_delta_that_is_not_left() -> None:
     assert reserve(ledger, rounds).claim.cost == Cost(10**12, math.ceil(Fraction(1e-6) * 10**30))
     with pytest.raises(RefusedError, match=r"δ = 1e-06 asked, ε = 99, δ = 5e-07 left"):
         reserve(ledger, rounds.model_copy(update={"stream": "rounds-1"}))
+
+
+def test_refusal_shows_amounts_as_analysts_write_them() -> None:
+    """The amount asked is rounded up and the rest down, so the rest never looks sufficient."""
+    left, asked = Cost(10**12, 45 * 10**6), Cost(10**12, int(9.99999999999e-06 * 10**30))
+    with pytest.raises(RefusedError, match=r"ε = 1, δ = 1e-05 asked, ε = 1, δ = 0 left"):
+        require_paid([(Ceiling("source 's'", source(), left), asked)])
 
 
 @pytest.mark.parametrize("parts", [3, 6, 7, 13, 49, 60])
