@@ -111,18 +111,13 @@ def warn_about_promise(answered: int, calibration: Calibration | None) -> tuple[
 
 
 def warn_about_top(answer: Answer, query: Query | None) -> tuple[str, ...]:
-    """Return a warning that the largest groups have no confidence interval, or one for a group named in advance."""
+    """Return a warning that the largest groups have no confidence interval."""
     if query is None or query.top is None or not answer.estimates:
         return ()
-    if answer.intervals:
-        return (_TOP_WITH_INTERVALS,)
     all_at_once = "; their ± holds for all of them at once" if answer.alpha is not None else ""
     return (f"{_TOP_WITHOUT_INTERVALS}{all_at_once}",)
 
 
-_TOP_WITH_INTERVALS: Final = (
-    "top: chooses groups by noisy numbers, and a 95 % interval holds for a group named in advance"
-)
 _TOP_WITHOUT_INTERVALS: Final = "top: groups that are chosen by their noisy numbers have no 95 % interval, because it holds for a group named in advance"
 
 EXCEEDS_NUMBER: Final = "the error may exceed the number itself"
