@@ -10,8 +10,9 @@ import gc
 import io
 import os
 import re
+import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
@@ -27,7 +28,10 @@ _COLUMNS_PATTERN: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
 
 
 class OutputError(Exception):
-    """Standard output cannot be written; raised in place of OSError, which some libraries ignore."""
+    """Standard output cannot be written; raised in place of OSError, which some libraries ignore.
+
+    The message is empty if the reader has closed a pipe and the command has changed nothing.
+    """
 
 
 class _StandardOutput(io.TextIOWrapper):
@@ -64,10 +68,41 @@ def _raise_output_error() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = "its reader has closed it" if error.errno == errno.EPIPE else error.strerror
+        is_closed = error.errno == errno.EPIPE
+        if is_closed and _changes_nothing(sys.argv[1:]):
+            raise OutputError from None
+        why = "its reader has closed it" if is_closed else error.strerror
         raise OutputError(
             f"standard output: cannot be written ({why}); the command's changes are kept, but its output is incomplete"
         ) from None
+
+
+_READING_COMMANDS: Final = frozenset(
+    [
+        "answers",
+        "audit",
+        "check",
+        "estimate",
+        "list",
+        "plan",
+        "propose",
+        "show",
+        "simulate",
+        "status",
+        "top",
+        "trail",
+        "verify",
+        "watch",
+    ]
+)
+
+
+def _changes_nothing(words: Sequence[str]) -> bool:
+    """Return True if a command line only reads, or prints help or the version."""
+    if not words or {"-h", "--help", "--version"} & {*words}:
+        return True
+    is_group = words[0] in COMMANDS and COMMANDS[words[0]].import_path.endswith("app")
+    return len(words) == 1 or words[1] in _READING_COMMANDS if is_group else words[0] in _READING_COMMANDS
 
 
 def replace_standard_streams() -> None:
@@ -299,7 +334,8 @@ def _root_command(
 def main() -> None:
     """Run the command line.
 
-    A failure prints one line on standard error and exits with 1 or 2; Ctrl-C exits with 130.
+    A failure prints one line on standard error and exits with 1 or 2; Ctrl-C exits with 130, and a reading command
+    whose output pipe is closed with 141.
     """
     diagnostics.silence_kafka_client()
     replace_standard_streams()
@@ -340,6 +376,8 @@ def _exit_with_error(message: str) -> None:
     if isinstance(sys.stdout, _StandardOutput):
         # Python flushes standard output again at its end, which must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not message:
+        sys.exit(128 + signal.SIGPIPE)
     _print_message("error", message)
     sys.exit(1)
 

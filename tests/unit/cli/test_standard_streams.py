@@ -62,21 +62,41 @@ def to_closed_pipe() -> int:
 
 
 @pytest.mark.parametrize(
-    ("opened", "why"),
-    [(to_full_disk, "No space left on device"), (to_closed_pipe, "its reader has closed it")],
+    ("opened", "arguments", "status", "why"),
+    [
+        (to_full_disk, ["--version"], 1, "No space left on device"),
+        (to_closed_pipe, ["--version"], 141, ""),
+        (to_closed_pipe, ["--help"], 141, ""),
+        (to_closed_pipe, ["stream", "open", "--help"], 141, ""),
+        (to_closed_pipe, ["key", "new", "KEY"], 1, "its reader has closed it"),
+    ],
 )
-def test_output_that_cannot_be_written_is_one_line_and_status_1(opened: Callable[[], int], why: str) -> None:
-    """A full disk or a closed pipe under standard output ends a command with one line and exit status 1."""
-    descriptor = opened()
+def test_output_that_cannot_be_written_ends_the_command(
+    opened: Callable[[], int], arguments: list[str], status: int, why: str, tmp_path: Path
+) -> None:
+    """One line says so; none does if the reader of a pipe has read enough of a command that changes nothing."""
+    descriptor, words = opened(), [str(tmp_path / "key") if one == "KEY" else one for one in arguments]
     try:
-        done = run(VERSION, stdout=descriptor)
+        done = run(VERSION.replace("'--version'", str(words)[1:-1]), stdout=descriptor)
     finally:
         os.close(descriptor)
-    assert done.returncode == 1
-    [line] = done.stderr.decode().splitlines()
-    assert line == (
-        f"error: standard output: cannot be written ({why}); the command's changes are kept, but its output is incomplete"
-    )
+    told = f"error: standard output: cannot be written ({why}); the command's changes are kept, but its output is incomplete"
+    assert (done.returncode, done.stderr.decode().splitlines()) == (status, [told] * bool(why))
+
+
+@pytest.mark.parametrize(
+    ("words", "changes_nothing"),
+    [
+        ("", True),
+        ("stream", True),
+        ("stream list", True),
+        ("ask list", False),
+        ("answers", True),
+        ("ask s", False),
+    ],
+)
+def test_reading_commands_are_told_from_others(words: str, *, changes_nothing: bool) -> None:
+    assert app._changes_nothing(words.split()) == changes_nothing
 
 
 def test_messages_that_cannot_be_written_change_no_status() -> None:
