@@ -33,7 +33,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _PERIOD_LITERAL: Final = re.compile(
     r"(?P<year>[0-9]{4})(?:-Q(?P<quarter>[1-4])|-W(?P<week>[0-9]{2})|-(?P<month>[0-9]{2})"
-    r"(?:-(?P<day>[0-9]{2})(?:[T ](?P<hour>[0-9]{2})(?::(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2})"
+    r"(?:-(?P<day>[0-9]{2})(?P<time>[T ](?P<hour>[0-9]{2})(?::(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2})"
     r"(?:\.(?P<fraction>[0-9]{1,6}))?)?)?(?P<offset>Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?)?)?"
 )
 
@@ -207,12 +207,13 @@ class LiteralPeriod:
 def parse_period(text: str, zone: str | None) -> LiteralPeriod:
     """Parse the literal of a year, quarter, month, week, day, hour or time.
 
-    Without a zone the period is in days. With a zone it is in instants, and the zone applies to a text without an offset.
+    Without a zone the period is in days, and midnight without an offset means its day. With a zone it is in instants, and
+    the zone applies to a text without an offset.
     ValueError if the text is not a literal, if it has a time and no zone is given, or if the clock skips or repeats its
     time.
     """
     found = _PERIOD_LITERAL.fullmatch(text)
-    if found is None or (found["hour"] is not None and zone is None):
+    if found is None or (zone is None and found["time"] is not None and set(found["time"]) - set("T 0:.")):
         raise ValueError
     if found["hour"] is None or zone is None:
         first, last = _parse_days(found)

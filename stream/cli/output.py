@@ -233,37 +233,35 @@ Parsed = TypeVar("Parsed")
 STANDARD_INPUT: Final = "-"
 
 
-def parse_document(adapter: TypeAdapter[Parsed], argument: str) -> Parsed:
-    """Parse a JSON document that is given inline, as a file, or as ``-`` for standard input."""
-    document = read_document(argument)
+def parse_document(adapter: TypeAdapter[Parsed], argument: str, name: str = "document") -> Parsed:
+    """Parse a JSON document that is given inline, as a file, or as ``-``; errors call an inline document ``name``."""
+    document = read_document(argument, name)
     try:
         return adapter.validate_json(document)
     except ValidationError as error:
         raise CommandError(
-            f"{document_name(argument)}: {describe(error, given=parse_or_none(document))}"
+            f"{document_name(argument, name)}: {describe(error, given=parse_or_none(document))}"
         ) from None
 
 
-def read_document(argument: str) -> str:
+def read_document(argument: str, name: str = "document") -> str:
     """Return a document's text; raise CommandError if it is not JSON, or if a field is given twice."""
-    document = _read_text(argument)
+    document, place = _read_text(argument, name), document_name(argument, name)
     if not document.lstrip().startswith(("{", "[")):
-        raise CommandError(
-            f"{document_name(argument)}: is not JSON; give a JSON object (a source names its table in 'path')"
-        )
+        raise CommandError(f"{place}: is not JSON; give a JSON object (a source names its table in 'path')")
     if fault := shape_fault(document):
-        raise CommandError(f"{document_name(argument)}: {fault}")
+        raise CommandError(f"{place}: {fault}")
     try:
         repeated = repeats_a_field(document)
     except json.JSONDecodeError as error:
-        at = f"{document_name(argument)}: is not JSON at line {error.lineno}, column {error.colno}"
+        at = f"{place}: is not JSON at line {error.lineno}, column {error.colno}"
         raise CommandError(
             f"{at}; put names and texts in double quotes, and a comma between fields but not after the last"
         ) from None
     except ValueError:
         return document  # the parser reports the fault
     if repeated:
-        raise CommandError(f"{document_name(argument)}: a field is given twice; give each field once")
+        raise CommandError(f"{place}: a field is given twice; give each field once")
     return document
 
 
@@ -288,9 +286,9 @@ def _number_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _read_text(argument: str) -> str:
+def _read_text(argument: str, name: str) -> str:
     if not argument.strip():
-        raise CommandError("document: is empty; give inline JSON, a file, or - for standard input")
+        raise CommandError(f"{name}: is empty; give inline JSON, a file, or - for standard input")
     if _is_inline(argument):
         return argument
     try:
@@ -308,10 +306,10 @@ def _read_text(argument: str) -> str:
     return text
 
 
-def document_name(argument: str) -> str:
-    """Return a document's name for messages: its file, "document" or "standard input"."""
+def document_name(argument: str, name: str = "document") -> str:
+    """Return a document's name for messages: its file, "standard input", or for an inline document ``name``."""
     if _is_inline(argument):
-        return "document"
+        return name
     return "standard input" if argument == STANDARD_INPUT else argument
 
 

@@ -89,7 +89,7 @@ def flaw_of(attribute: str, domain: Domain) -> Flaw:
     if isinstance(domain, Categories):
         return Flaw(
             "unknown category",
-            f"{attribute}: unknown category; declare it, or name in 'other' a declared category for unknown values",
+            f"{attribute}: missing or unknown category; declare it, or name in 'other' a declared category for missing and unknown values",
         )
     if isinstance(domain, Dates):
         return Flaw(

@@ -284,7 +284,7 @@ def _show_groups(answer: Result, groups: Sequence[Group]) -> None:
 
 def _read_json_object(argument: str) -> dict[str, Any]:
     try:
-        document = read_json(read_document(argument))
+        document = read_json(read_document(argument, "--question"))
     except ValueError:
         document = None
     if not isinstance(document, dict):

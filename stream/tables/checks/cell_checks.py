@@ -24,9 +24,8 @@ MAX_VALUES: Final = 10_000
 
 _SHOWN_LENGTH: Final = 60
 
-MisfitKind = Literal[
-    "missing", "undeclared", "not a number", "not a date", "not whole", "between steps", "below", "above"
-]
+_Missing = Literal["missing", "undeclared", "not a number", "not a date", "skipped by the clock"]
+MisfitKind = Literal[_Missing, "not whole", "between steps", "below", "above"]
 Fate = Literal["left out", "clamped", "rounded", "other"]
 
 
@@ -174,7 +173,10 @@ class CellCheck:
         _, inside = date_codes(self.name, domain.model_copy(update={"outside": "reject"}), column)
         unread, outside = ~valid & ~missing, valid & ~inside
         self._count("missing", missing)
-        self._count("not a date", unread, texts)
+        in_utc = domain.model_copy(update={"zone": "UTC" if domain.zone else None})
+        skipped = unread & date_codes(self.name, in_utc, column)[1]
+        self._count("not a date", unread & ~skipped, texts)
+        self._count("skipped by the clock", skipped, texts)
         self._count("below", outside & (clamped == 0), texts)
         self._count("above", outside & (clamped != 0), texts)
         return missing | unread | outside

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from schemas import Categories, TableSource
+from schemas import Categories, Dates, TableSource
 from stream.formatting import did_you_mean, format_count
 from stream.settings import DEFAULT_TABLE_BYTES
 from stream.tables.checks.cell_checks import CellCheck, Misfit
@@ -209,6 +209,8 @@ def _advise_on_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
         yield from _advise_on_category(check, check.domain, misfit)
     elif misfit.what == "not a date" and check.domain.kind == "date" and any(map(_OFFSET.search, values)):
         yield f"{name}: some cells have an offset, and a date has none; declare the kind timestamp with a zone, as UTC"
+    elif isinstance(check.domain, Dates) and misfit.what == "skipped by the clock":
+        yield f"{name}: the clock of {check.domain.zone} skips some times; write them with an offset, as +01:00"
     elif misfit.what == "not a date":
         yield f"{name}: write dates as 2024-03-31, and timestamps as 2024-03-31T14:30:00 (ISO 8601)"
     elif any(_DECIMAL_COMMA.fullmatch(value) and not _THOUSANDS.fullmatch(value) for value in values):

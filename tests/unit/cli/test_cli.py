@@ -264,6 +264,8 @@ def test_wrong_question_is_named_by_its_options() -> None:
         (["--fraction", "--people"], "fraction: belongs to where; give both"),
         (["--alpha", "3"], "no question: give --value"),
         (["--question", "{}"], "no question: give --value"),
+        (["--question", '{"value": 1'], "--question: is not JSON at line 1"),
+        (["--question", " "], "--question: is empty; give inline JSON"),
         (["--question", '{"value": ' + "1" * 4500 + "}"], "value: is not a finite number"),
         (["--question", '{"where": ' + "1" * 4500 + "}"], "where: is not a text"),
         (["--question", '{"cells": []}'], "cells: has too few items; give at least 1"),

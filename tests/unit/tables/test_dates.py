@@ -207,6 +207,25 @@ def test_date_check_reports_misfits(tmp_path: Path) -> None:
     }
 
 
+def test_date_check_tells_skipped_times_from_text_that_is_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("at\n2024-03-31 02:30\n2024-03-31 02:30+01:00\nsoon\n")
+    report = check_table(source({"at": HOURS}), path)
+    assert {one.what: one.rows for one in report.misfits} == {"not a date": 1, "skipped by the clock": 1}
+    assert any("the clock of Europe/Berlin skips some times; write them" in one for one in report.suggestions)
+
+
+def test_midnight_of_a_date_is_its_day() -> None:
+    """Programs give a date as a datetime at midnight; another time, or one with a zone, is refused."""
+    for operator in ("=", "<", ">="):
+        expected = parse(f"x {operator} '2024-03-01'", {"x": DAYS})
+        assert parse(f"x {operator} '2024-03-01T00:00:00'", {"x": DAYS}) == expected
+        assert parse(f"x {operator} '2024-03-01 00:00'", {"x": DAYS}) == expected
+    for text in ("2024-03-01T00:00:00Z", "2024-03-01T00:00:00+01:00", "2024-03-01T00:00:01"):
+        with pytest.raises(PredicateError, match="cannot be read"):
+            parse(f"x = '{text}'", {"x": DAYS})
+
+
 def test_parts_of_one_column_are_attributes(tmp_path: Path) -> None:
     """One column of visits gives days for conditions, and months and weekdays for groups."""
     path = tmp_path / "visits.parquet"
