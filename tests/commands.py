@@ -14,7 +14,14 @@ from typer.testing import CliRunner
 
 from sotto import Driver
 from stream.cli.app import app
-from stream.cli.manage import budget_commands, event_commands, ledger_commands, stream_commands
+from stream.cli.manage import (
+    answer_commands,
+    budget_commands,
+    event_commands,
+    ledger_commands,
+    record_rows,
+    stream_commands,
+)
 from stream.kafka.topic_creation import LiveTopicReport
 from stream.settings import Settings
 from tests.preloaded import PROGRAM_SECONDS, command
@@ -71,7 +78,7 @@ def set_live_topic_report(monkeypatch: pytest.MonkeyPatch, report: LiveTopicRepo
     async def inspect(*_: object) -> LiveTopicReport:
         return report
 
-    for module in (budget_commands, event_commands, stream_commands):
+    for module in (answer_commands, budget_commands, event_commands, record_rows, stream_commands):
         monkeypatch.setattr(module, "inspect_live_topic", inspect)
 
 

@@ -14,7 +14,7 @@ from schemas.wire import MalformedEventError
 from stream.diagnostics import context_headers
 from stream.engine.restore import create_reader, require_visible
 from stream.errors import Forbidden, Invalid, SottoError, Unknown, Unreachable
-from stream.kafka.client.broker_connections import connection_options, describe_error, is_refusal
+from stream.kafka.client.broker_connections import admin_client, connection_options, describe_error, is_refusal
 from stream.kafka.client.client_patches import KafkaProducer, fail_pending_batches
 from stream.kafka.topic_creation import FoundTopics, read_topics
 from stream.kafka.topic_layouts import TopicsError
@@ -258,3 +258,29 @@ def translate_errors() -> Iterator[None]:
 def translate_kafka_error(error: KafkaError) -> SottoError:
     """Convert a Kafka error into ``Forbidden`` or ``Unreachable``."""
     return (Forbidden if is_refusal(error) else Unreachable)(describe_error(error))
+
+
+SILENCE_SECONDS: Final = 5.0
+"""Seconds between two checks of the brokers."""
+ANSWER_SECONDS: Final = 10.0
+"""Seconds after which a broker counts as silent."""
+
+
+async def report_silence(settings: Settings, show: Callable[[str], None]) -> None:
+    """Call ``show`` with a text when the brokers do not answer any more, and when they answer again."""
+    is_silent = False
+    while True:
+        await asyncio.sleep(SILENCE_SECONDS)
+        try:
+            async with admin_client(settings) as admin:
+                while True:
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await admin.describe_cluster()
+                    if is_silent:
+                        show("the brokers answer again")
+                    is_silent = False
+                    await asyncio.sleep(SILENCE_SECONDS)
+        except (KafkaError, OSError):
+            if not is_silent:
+                show("the brokers do not answer; still trying, stop with Ctrl-C")
+            is_silent = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
@@ -34,6 +34,7 @@ from stream.kafka.topic_layouts import (
     partitions_problem,
     prefixes_of,
     read_configurations,
+    recreation_problem,
     require_readable,
     retention_differences,
     retention_warning,
@@ -221,19 +222,26 @@ class Inspection:
     """The differences that let Kafka delete records that must be kept."""
     hidden: list[str]
     """Topics whose configuration this principal may not read."""
-    replicas: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Inspection:
-    """Compares all topics, or the topics of a role, with their layout; TopicsError as for `read_topics`."""
+    """Compares all topics, or the topics of a role, with their layout and replicas; TopicsError as for `read_topics`.
+
+    Kafka's own topics must have as many replicas, if the principal may see them.
+    """
     found = await read_topics(settings, attempts=attempts, role=role)
     names = None if role is None else _topics_of_role(settings, role)
     wanted = [one for one in layout(found.topics) if names is None or one.name in names]
     seen = [one for one in wanted if one.name in found.replicas]
     async with admin_client(settings) as admin:
         actual = await read_configurations(admin, [one.name for one in seen])
+        least = (await brokers_and_replication(admin, settings))[1]
+        replicas = {one.name: found.replicas[one.name] for one in seen}
+        replicas |= await describe_topics(admin, list(KAFKA_TOPICS))
     read = [one for one in seen if one.name in actual]
+    fewer = ((name, min(each)) for name, each in replicas.items() if each and min(each) < least)
     differences = [
+        *(Difference(name, REPLICATION, str(least), str(count)) for name, count in fewer),
         *(one for one in found.partition_differences if names is None or one.topic in names),
         *(
             different
@@ -242,22 +250,14 @@ async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole
         ),
     ]
     deleting = [lost for one in read for lost in retention_differences(one, actual[one.name])]
-    return Inspection(differences, deleting, [one.name for one in wanted if one not in read], found.replicas)
+    return Inspection(differences, deleting, [one.name for one in wanted if one not in read])
 
 
 async def check_topics(settings: Settings) -> list[Difference]:
-    """Compares all topics with their layout and replicas; the principal needs DescribeConfigs.
-
-    Kafka's own topics must have as many replicas, if the principal may see them. TopicsError as for `read_topics`, or if a configuration may not be read.
-    """
+    """Compares all topics as `inspect_topics` does; TopicsError also if a configuration may not be read."""
     inspected = await inspect_topics(settings)
     require_readable(inspected.hidden, {})
-    async with admin_client(settings) as admin:
-        wanted = (await brokers_and_replication(admin, settings))[1]
-        replicas = {**inspected.replicas, **await describe_topics(admin, list(KAFKA_TOPICS))}
-    fewer = ((name, min(found)) for name, found in replicas.items() if found and min(found) < wanted)
-    lacking = [Difference(name, REPLICATION, str(wanted), str(count)) for name, count in fewer]
-    return lacking + inspected.differences
+    return inspected.differences
 
 
 async def delete_topics(settings: Settings) -> None:
@@ -330,12 +330,13 @@ async def inspect_live_topic(settings: Settings, source: EventsSource, needed_ms
             actual = (await read_configurations(admin, [source.topic])).get(source.topic, {})
     except (KafkaError, OSError):
         return LiveTopicReport()
-    compaction = compaction_problem(source, actual)
+    compaction, known = compaction_problem(source, actual), found.get(changelog, [])
     return LiveTopicReport(
         is_compacted=compaction is not None,
         problem=compaction
         or timestamps_problem(source, actual)
-        or partitions_problem(source.source, source.topic, len(replicas), len(found.get(changelog) or replicas)),
+        or partitions_problem(source.source, source.topic, len(replicas), len(known or replicas))
+        or await recreation_problem(settings, source.topic, changelog, len(known)),
         warning=None if compaction else retention_warning(source, actual, needed_ms),
     )
 

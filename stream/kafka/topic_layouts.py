@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aiokafka import errors
+from aiokafka import TopicPartition, errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas import EventsSource
-from stream.kafka.client.broker_connections import ask_any_broker
+from stream.kafka.client.adapter import KAFKA
+from stream.kafka.client.broker_connections import ask_any_broker, connection_options
+from stream.processing.protocol import PROGRESS_KEY, topic_ids_of
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings, variable_of
 
@@ -336,6 +339,41 @@ def partitions_problem(source: str, topic: str, partitions: int, former: int) ->
         return None
     remedy = changed_topic_remedy(source)
     return f"topic {topic} has {partitions} partitions, and had {former} when its first stream began; {remedy}"
+
+
+_CHANGELOG_SECONDS: Final = 10.0
+_PROGRESS_OFFSETS: Final = 1000
+"""Number of latest offsets of a changelog in which its progress is searched; each commit writes it."""
+
+
+async def recreation_problem(settings: Settings, topic: str, changelog: str, partitions: int) -> str | None:
+    """Returns that the feeds read an earlier topic of this name; None if not, or if the changelog is hidden."""
+    places, former = (
+        [TopicPartition(changelog, number) for number in range(partitions)],
+        dict[TopicPartition, str](),
+    )
+    options = {"isolation_level": "read_committed", "enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    try:
+        async with (
+            asyncio.timeout(_CHANGELOG_SECONDS),
+            KAFKA.consumer(**connection_options(settings), **options) as reader,
+        ):
+            now = await reader.topic_id(TopicPartition(topic, 0))
+            reader.assign(places)
+            begins, ends = await reader.beginning_offsets(places), await reader.end_offsets(places)
+            for place in places:
+                reader.seek(place, max(begins[place], ends[place] - _PROGRESS_OFFSETS))
+            while any([await reader.position(place) < ends[place] for place in places]):
+                for place, records in (await reader.getmany(timeout_ms=50)).items():
+                    for record in (one for one in records if one.key == PROGRESS_KEY):
+                        former[place] = topic_ids_of(record).get(topic, now)
+    except (errors.KafkaError, OSError):
+        return None
+    if all(before == now for before in former.values()):
+        return None
+    from stream.feeds.event_intake import TopicRecreatedError  # noqa: PLC0415  (commands start sooner without feeds)
+
+    return str(TopicRecreatedError(topic))
 
 
 def missing_topic_problem(source: str, topic: str) -> str:

@@ -19,6 +19,7 @@ from sotto import AsyncClient
 from stream.engine.restore import create_reader
 from stream.kafka.client.adapter import Consumer
 from stream.kafka.client.broker_connections import admin_client
+from stream.kafka.topic_creation import inspect_live_topic
 from stream.processing.topic_names import partition_of
 from stream.settings import Settings
 from tests.chaos.checker import committed
@@ -94,6 +95,8 @@ async def test_feeds_refuse_recreated_live_topic(
         for step in range(3, 9):
             await send_people(producer, topic, partitions, YESTERDAY + 2000 * step + 500)
         await wait_until_refused(ports, f"{topic}: was deleted and created again")
+        report = await inspect_live_topic(installation.settings, live_source(topic, "marks"))
+        assert f"{topic}: was deleted and created again" in (report.problem or "")
     assert await counts_of(installation, stream) == before
     logs = "".join(feed.log.read_text() for feed in feeds)
     assert '"event": "input recreated"' in logs

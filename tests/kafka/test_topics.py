@@ -26,6 +26,7 @@ from stream.kafka.topic_creation import (
     delete_topics,
     find_live_topic,
     inspect_live_topic,
+    inspect_topics,
     require_topics,
 )
 from stream.kafka.topic_layouts import (
@@ -99,7 +100,9 @@ async def test_check_reports_kafkas_own_topics_with_fewer_replicas(environment: 
             with suppress(KafkaError):  # the first request creates the topic
                 await admin.find_coordinator("first")
             await asyncio.sleep(0.1)
-    assert Difference(offsets, REPLICATION, "2", "1") in await check_topics(settings)
+    lacking = Difference(offsets, REPLICATION, "2", "1")
+    assert lacking in await check_topics(settings)
+    assert lacking in (await inspect_topics(settings, role=AclRole.WORKER)).differences  # a service logs it
 
 
 async def test_create_gives_missing_topic_the_partitions_of_others(environment: dict[str, Any]) -> None:

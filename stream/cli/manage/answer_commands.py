@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from textwrap import wrap
@@ -25,10 +25,12 @@ from schemas import EventsSource, GrantRecord, registered_name
 from stream.cli.manage.query_commands import answer_document, show_answer, warn_of_unknown_stream
 from stream.cli.output import CommandError, console, escape_text, print_warnings, say, say_progress, show_json
 from stream.client.async_client import AsyncClient
+from stream.client.kafka_connection import report_silence
 from stream.engine.restore import create_reader, require_visible, select_readable
 from stream.errors import SottoError, describe_end_remedy
 from stream.formatting import describe_promise_bound, describe_source_bound, did_you_mean
 from stream.kafka.broker_addresses import local_settings
+from stream.kafka.topic_creation import inspect_live_topic
 from stream.processing.dead_letters import (
     RECENT_SECONDS,
     RefusedShare,
@@ -64,7 +66,7 @@ def answers(
 
 async def _follow_answers(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
     shown, described = 0, set[str]()
-    async with AsyncClient() as client:
+    async with AsyncClient() as client, _run_beside(report_silence(local_settings(), say_progress)):
         if stream is not None:
             print_warnings(await warn_of_unknown_stream(client, stream))
         async for answer in client.answers(from_beginning=from_beginning):
@@ -114,9 +116,8 @@ def watch(
     """Show the alerts of streams as they arrive.
 
     A line has the time, stream, window (in UTC), group, the estimate with ± or its 95 % interval, and the number of
-    alerts left. A stream with periods is followed across all of them. The end of a stream is shown too, and so are
-    refused events of live topics if the principal may read dead letters. No line says that feeds stopped asking windows:
-    see 'sotto top'. Stop with Ctrl-C.
+    alerts left. A stream with periods is followed across all of them. The end of a stream is shown too, and so are a
+    live topic that feeds refuse, and refused events if the principal may read dead letters. Stop with Ctrl-C.
     """
     if any(not name for name in streams or ()):
         raise CommandError("give a stream's name, or * for all")
@@ -150,28 +151,42 @@ async def _print_notices(
         else:
             _print_lines(format_refusal(source, refused, time.time(), console.width))
 
+    def warn_of_topic(source: str, problem: str) -> None:
+        if as_json:
+            show_json({"time": format_time(time.time()), "source": source, "problem": problem})
+        else:
+            _print_lines(_format_line(time.time(), "! refused", "red", [source, problem], console.width))
+
     shown = 0
-    async with AsyncClient() as client:
-        refusals = asyncio.create_task(
-            follow_refusals(client.topics, partial(watched_topics, client, streams, source), warn)
-        )
-        idle = asyncio.create_task(_report_idle_patterns(client, streams, source))
-        try:
-            async for notice in client.watch(
-                *streams, source=source, quiet=show_all, from_beginning=from_beginning
-            ):
-                if as_json:
-                    show_json(notice_document(notice))
-                else:
-                    _print_lines(format_notice(notice, console.width))
-                shown += 1
-                if shown == limit:
-                    return
-        finally:
-            for task in (refusals, idle):
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+    async with (
+        AsyncClient() as client,
+        _run_beside(
+            follow_refusals(client.topics, partial(watched_topics, client, streams, source), warn),
+            follow_topics(client, partial(watched_sources, client, streams, source), warn_of_topic),
+            _report_idle_patterns(client, streams, source),
+            report_silence(local_settings(), say_progress),
+        ),
+    ):
+        async for notice in client.watch(*streams, source=source, quiet=show_all, from_beginning=from_beginning):
+            if as_json:
+                show_json(notice_document(notice))
+            else:
+                _print_lines(format_notice(notice, console.width))
+            shown += 1
+            if shown == limit:
+                return
+
+
+@asynccontextmanager
+async def _run_beside(*calls: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run calls beside the block, and cancel them at its end."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _report_idle_patterns(client: AsyncClient, patterns: tuple[str, ...], source: str | None) -> None:
@@ -301,7 +316,14 @@ class RefusalWarnings:
 
 
 async def watched_topics(client: AsyncClient, patterns: tuple[str, ...], source: str | None) -> dict[str, str]:
-    """Return the sources of the live topics whose streams are watched, by topic."""
+    """Return the names of the sources of the live topics whose streams are watched, by topic."""
+    return {one.topic: one.source for one in await watched_sources(client, patterns, source)}
+
+
+async def watched_sources(
+    client: AsyncClient, patterns: tuple[str, ...], source: str | None
+) -> list[EventsSource]:
+    """Return the sources of the live topics whose streams are watched."""
     names: set[str] | None = None
     if patterns:
         streams = [one.spec for one in await client.list_streams(source)]
@@ -310,11 +332,28 @@ async def watched_topics(client: AsyncClient, patterns: tuple[str, ...], source:
     elif source is not None:
         names = {source}
     declared = [one.source for one in await client.list_sources()]
-    return {
-        one.topic: one.source
-        for one in declared
-        if isinstance(one, EventsSource) and one.period_of is None and (names is None or one.source in names)
-    }
+    live = [one for one in declared if isinstance(one, EventsSource) and one.period_of is None]
+    return [one for one in live if names is None or one.source in names]
+
+
+async def follow_topics(
+    client: AsyncClient,
+    find_sources: Callable[[], Awaitable[list[EventsSource]]],
+    show: Callable[[str, str], None],
+) -> None:
+    """Call ``show`` with each source with open streams whose topic feeds refuse, and with the reason."""
+    shown: dict[str, str | None] = {}
+    while True:
+        with suppress(SottoError, KafkaError, OSError):
+            for one in await find_sources():
+                is_open = any(
+                    grant.state == "open" for grant in await client.list_streams(one.source, periods=True)
+                )
+                problem = (await inspect_live_topic(local_settings(), one)).problem if is_open else None
+                if problem is not None and problem != shown.get(one.source):
+                    show(one.source, problem)
+                shown[one.source] = problem
+        await asyncio.sleep(WARNING_SECONDS)
 
 
 async def follow_refusals(

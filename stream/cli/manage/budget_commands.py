@@ -12,7 +12,14 @@ from pydantic import TypeAdapter
 
 from schemas import EventsSource, Population, Source, TableSource, ValuesSource
 from stream.cli.app import LazyCommand, make_lazy_group
-from stream.cli.manage.record_rows import AllPeriods, group_by_name, join_grants, show_attributes, show_budget
+from stream.cli.manage.record_rows import (
+    AllPeriods,
+    group_by_name,
+    join_grants,
+    show_attributes,
+    show_budget,
+    warn_about_topic,
+)
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -224,10 +231,8 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         say(describe_engine(record.source, DEFAULT_TABLE_BYTES), soft_wrap=True)
     if isinstance(record.source, EventsSource):
         say(describe_live_topic(record.source), soft_wrap=True)
-        if record.source.period_of is None and record.state == "open":
-            print_warnings(
-                filter(None, [asyncio.run(inspect_live_topic(local_settings(), record.source)).problem])
-            )
+        if record.state == "open":
+            warn_about_topic(record.source)
         if record.source.has_periods:
             say(
                 f"each period has a separate budget: 'sotto source list' shows the latest, 'sotto source list --all' all, and "

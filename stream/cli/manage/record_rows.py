@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import os
@@ -36,10 +37,12 @@ from schemas import (
     registered_name,
 )
 from stream.budget.receipts import entry_digest
-from stream.cli.output import CommandError, format_amount, format_left, say, show_table
+from stream.cli.output import CommandError, format_amount, format_left, print_warnings, say, show_table
 from stream.client.blocking_client import Client
 from stream.errors import Forbidden
 from stream.formatting import describe_rows, describe_table_bound, format_count
+from stream.kafka.broker_addresses import local_settings
+from stream.kafka.topic_creation import inspect_live_topic
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import charged_answers, displayed_state, ordinary_charges_left
 from stream.processing.protocol import MODEL_NOT_ASKED_REASON
@@ -190,6 +193,12 @@ def describe_values(domain: Domain) -> str:
         case Integers():
             text = range_text(domain)
     return f"{text}; others do not count" if domain.outside == "reject" else text
+
+
+def warn_about_topic(source: Source) -> None:
+    """Warn if feeds refuse the topic of a live source."""
+    if isinstance(source, EventsSource) and source.period_of is None:
+        print_warnings(filter(None, [asyncio.run(inspect_live_topic(local_settings(), source)).problem]))
 
 
 def _period_line(period: Period) -> str:

@@ -26,7 +26,7 @@ from schemas import (
     registered_name,
 )
 from schemas.wire import MalformedEventError
-from stream.cli.manage.record_rows import AllPeriods, ShownGrant, group_by_name, join_grants
+from stream.cli.manage.record_rows import AllPeriods, ShownGrant, group_by_name, join_grants, warn_about_topic
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -201,6 +201,8 @@ def extend(
     text = f"stream {grant.spec.stream}: {count} for {cost}; {cutoff:,} in all"
     promised = [] if as_json else _promise_lines(grant, declared)
     show_result(receipt, text, *promised, as_json=as_json)
+    if grant.spec.standing is not None:
+        warn_about_topic(declared)
 
 
 @app.command("close")
@@ -249,8 +251,8 @@ def show(names: Names, as_json: AsJson = False) -> None:
         say(f"for further answers: {remedy}", soft_wrap=True)
     if grant.spec.standing is not None:
         say(describe_standing_query(grant.spec, declared), soft_wrap=True)
-        if isinstance(declared, EventsSource) and declared.period_of is None and grant.state == "open":
-            print_warnings(filter(None, [asyncio.run(inspect_live_topic(local_settings(), declared)).problem]))
+        if grant.state == "open":
+            warn_about_topic(declared)
     for line in _promise_lines(grant, declared):
         say(line, soft_wrap=True)
     if shown.state == "exhausted":
@@ -344,7 +346,7 @@ def estimate(
         with Client() as client:
             record = client.grant(source, stream)
     else:
-        record = parse_document(TypeAdapter(GrantRecord), grant)
+        record = parse_document(TypeAdapter(GrantRecord), grant, "--grant")
         if (record.spec.source, record.spec.stream) != (source, stream):
             raise CommandError(f"grant: belongs to stream '{record.spec.stream}'; give the grant of '{stream}'")
     try:

@@ -7,14 +7,19 @@ import json
 import re
 import time
 import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from schemas import EventsSource
 from schemas.windows import format_moment, moment_ms
 from sotto import Driver, Notice, Result, Unknown
+from stream.cli.manage import answer_commands
 from stream.cli.manage.answer_commands import (
     RefusalWarnings,
     describe_idle_patterns,
@@ -22,7 +27,9 @@ from stream.cli.manage.answer_commands import (
     format_refusal,
     notice_document,
 )
+from stream.client import kafka_connection
 from stream.client.client_calls import AsyncCalls
+from stream.kafka.topic_creation import LiveTopicReport
 from stream.monitor.api.service_models import AlertQuery
 from stream.monitor.monitor_alerts import Alerts
 from stream.monitor.monitor_tables import MonitorTables
@@ -40,7 +47,9 @@ from stream.questions.stream_watch import (
     warn_about_opening,
     warn_about_past_windows,
 )
+from stream.settings import Settings
 from tests.builders import KEY, installation, parse_source, parse_stream, source, stream
+from tests.commands import Connected, set_live_topic_report
 from tests.unit.feeds.live import flights, standing
 from tests.unit.installation import HIGH, LOW
 
@@ -561,3 +570,48 @@ def test_notices_of_tables_name_the_bound_only_for_rows(
         client.ask("s", where="age > 20", **question)
         [notice] = client.watch(from_beginning=True, quiet=True)
         assert notice.bound_text == bound
+
+
+async def test_watch_names_a_topic_that_feeds_refuse_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source without open streams is asked no window, so its topic does not matter."""
+    driver, shown = Driver(KEY), list[tuple[str, str]]()
+    for name in ("flights", "unused"):
+        driver.register(flights(source=name, topic=name))
+    driver.open(standing("late"), acknowledge=True)
+    set_live_topic_report(monkeypatch, LiveTopicReport(problem="topic t was created again"))
+    rounds = count()
+
+    async def find_sources() -> list[EventsSource]:
+        if next(rounds) == 2:
+            raise asyncio.CancelledError
+        return [one.source for one in driver.list_sources() if isinstance(one.source, EventsSource)]
+
+    monkeypatch.setattr(answer_commands, "WARNING_SECONDS", 0.0)
+    client: Any = Connected(driver)
+    with pytest.raises(asyncio.CancelledError):
+        await answer_commands.follow_topics(client, find_sources, lambda *one: shown.append((one[0], one[1])))
+    assert shown == [("flights", "topic t was created again")]
+
+
+async def test_silent_brokers_are_reported_until_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each silence is told once, although the brokers are asked again and again."""
+    silent: list[BaseException | None] = [KafkaConnectionError("x"), OSError("x")]
+    outcomes = iter([None, *silent, None, None, TimeoutError(), asyncio.CancelledError()])
+
+    class Admin:
+        async def describe_cluster(self) -> None:
+            if (outcome := next(outcomes)) is not None:
+                raise outcome
+
+    @asynccontextmanager
+    async def admin_client(_: Settings) -> AsyncIterator[Admin]:
+        yield Admin()
+
+    shown: list[str] = []
+    monkeypatch.setattr(kafka_connection, "SILENCE_SECONDS", 1e-6)
+    monkeypatch.setattr(kafka_connection, "ANSWER_SECONDS", 60.0)
+    monkeypatch.setattr(kafka_connection, "admin_client", admin_client)
+    with pytest.raises(asyncio.CancelledError):
+        await kafka_connection.report_silence(Settings(), shown.append)
+    silence = "the brokers do not answer; still trying, stop with Ctrl-C"
+    assert shown == [silence, "the brokers answer again", silence]
