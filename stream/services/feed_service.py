@@ -90,7 +90,7 @@ DEAD_LETTER_CODES: Final = (
 """Reasons for which events of live topics become dead letters."""
 
 WARNING_SECONDS: Final = 60.0
-"""Seconds between two warnings about refused events of one source, and between two about late events."""
+"""Seconds between two warnings about refused or late events of one source, and the period of the late share."""
 
 
 class FeedMetrics:
@@ -178,9 +178,7 @@ class FeedMetrics:
         since, late_before, events_before = self._late.setdefault(source, (now, 0, 0))
         if now - since >= WARNING_SECONDS:
             self._late[source] = now, late, events
-            if (
-                events - events_before >= late - late_before > 0
-            ):  # partitions that left take their totals with them
+            if events - events_before >= late - late_before > 0:  # totals leave with their partitions
                 share = share_range(late - late_before, events - events_before)[1]
                 reason = "they arrived after their windows had closed; open a stream with more lateness"
                 log.warning("events late", source=source, share=share, seconds=round(now - since), reason=reason)
