@@ -125,7 +125,7 @@ def test_verify_prints_its_comparisons(reason: str | None) -> None:
         checks.note_head(head)
     [first] = checks.matches()
     assert first.startswith(
-        "file:///w: the trail contains 2 anchors, the newest of 9 entries at 1970-01-01 00:01:30 UTC"
+        "file:///w: the trail contains 2 anchors, the newest of 9 entries at 1970-01-01 00:01:30 UTC by its writer's clock"
     )
     assert ("disk of broker 2 restored" in first) == (reason is not None)
     assert checks.findings() == ["witness not checked: s3://b/: down"]
@@ -156,14 +156,14 @@ def test_verify_names_a_damaged_line_of_a_witness(tmp_path: Path) -> None:
         checks.note_head(head)
     [finding] = checks.findings()
     assert finding == f"file://{path}: no anchor in line 2, which is damaged; restore it from a copy, or remove it"
-    assert checks.matches()[0].startswith(f"file://{path}: the trail contains 1 anchors, the newest of 3 entries")
+    assert checks.matches()[0].startswith(f"file://{path}: the trail contains 1 anchor, the newest of 3 entries")
 
 
 def test_copy_of_the_trail_may_be_older_than_an_anchor() -> None:
     """Only anchors within a backup or an export are compared with it."""
     known = heads(trail())
     found = [Anchor(installation="s", written=0, head=known[number]) for number in (9, 5)]
-    for entries, message in ((7, "contains 1 anchors"), (4, "all 2 anchors read are later than this copy")):
+    for entries, message in ((7, "contains 1 anchor"), (4, "all 2 anchors read are later than this copy")):
         checks = WitnessChecks({"file:///w": found}, is_copy=True)
         for head in known[: entries + 1]:
             checks.note_head(head)
