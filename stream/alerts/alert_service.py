@@ -6,9 +6,9 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.errors import (
@@ -39,7 +39,7 @@ from stream.kafka.client.broker_connections import (
     retry_until_available,
     wait_for_stop,
 )
-from stream.kafka.client.client_patches import KafkaConsumer, session_timeout_error
+from stream.kafka.client.client_patches import GroupObserver, KafkaConsumer, session_timeout_error
 from stream.kafka.topic_creation import require_topics
 from stream.kafka.topic_layouts import alerts_group
 from stream.processing.protocol import RecordLike
@@ -64,9 +64,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     stopping = asyncio.Event()
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin, seconds=STOP_SECONDS)
     metrics = AlertMetrics()
-    all_metrics = [
-        TargetMetrics(metrics, one.name) for one in file.targets
-    ]  # before any delivery, so that all start at 0
+    all_metrics = [TargetMetrics(metrics, one.name) for one in file.targets]  # all start at 0 before any delivery
     probes = Probes(metrics.registry, metrics.ready)
     probes.serve(settings.metrics_host, settings.metrics_port)
     heartbeat_task = asyncio.create_task(probes.record_heartbeats())
@@ -89,24 +87,21 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
 
 async def _run_deliveries(deliveries: list[TargetDelivery], probes: Probes, stopping: asyncio.Event) -> None:
     tasks = [asyncio.create_task(one.run()) for one in deliveries]
+    readiness = asyncio.create_task(report_readiness([one.follower for one in deliveries], probes))
     log.info("alerts are up", targets=[one.name for one in deliveries])
     try:
         while not stopping.is_set():
-            done, _ = await asyncio.wait(tasks, timeout=0.5, return_when=asyncio.FIRST_EXCEPTION)
+            done, _ = await asyncio.wait((*tasks, readiness), timeout=0.5, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
-            waiting = ", ".join(one.name for one in deliveries if not one.follower.is_joined)
-            probes.set_not_ready_reason(
-                f"targets whose consumer group is not joined: {waiting}" if waiting else ""
-            )
         await asyncio.gather(*tasks)
     except Exception:
         force_exit_after()
         raise
     finally:
-        for task in tasks:
+        for task in (*tasks, readiness):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, readiness, return_exceptions=True)
 
 
 def warn_of_unknown_sources(target: Target, registered: Iterable[str]) -> None:
@@ -275,16 +270,14 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def __init__(self, settings: Settings, topic: str, target: str, start_offset: StartOffset) -> None:
         self.round = 0
-        self.is_joined = False
-        """True if the consumer has joined its group and all start offsets are known."""
-        self._settings = settings
+        self.is_joined = False  # True if the consumer has joined its group and all start offsets are known
+        self.settings = settings
         self._topic = topic
-        self._target = target
+        self.target = target
         self._start_offset = start_offset
         self._consumer: Any = None
         self._unprepared: set[TopicPartition] = set()
-        self.on_revoked: Callable[[Iterable[TopicPartition]], None] = lambda _: None
-        """Called with the partitions that this process loses."""
+        self.on_revoked: Callable[[Iterable[TopicPartition]], None] = lambda _: None  # called with lost partitions
 
     @asynccontextmanager
     async def join_group(self) -> AsyncIterator[None]:
@@ -293,10 +286,10 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
         Raises:
             RefusedTimeError: Kafka refuses the session timeout.
         """
-        settings = self._settings
+        settings = self.settings
         consumer = KafkaConsumer(
             **connection_options(settings),
-            group_id=alerts_group(settings, self._target),
+            group_id=alerts_group(settings, self.target),
             enable_auto_commit=False,
             isolation_level="read_committed",
             auto_offset_reset="earliest",  # if Kafka deleted the committed offset's records; see also `_seek_to_start`
@@ -355,7 +348,7 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
         try:
             await self._consumer.commit(offsets)
         except _REBALANCE_ERRORS:
-            log.info("position not committed: the group was rebalanced", target=self._target)
+            log.info("position not committed: the group was rebalanced", target=self.target)
 
     async def position(self, partition: TopicPartition) -> int:
         """Return the next offset to read."""
@@ -384,4 +377,24 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
     def _mark_joined(self, batch_round: int) -> None:
         if self.round == batch_round:
             self.is_joined = True
-            log.info("group joined", target=self._target, partitions=len(self.partitions))
+            log.info("group joined", target=self.target, partitions=len(self.partitions))
+
+
+async def report_readiness(followers: list[AnswerFollower], probes: Probes) -> NoReturn:
+    """Set the reason why the service is not ready, until cancelled; a consumer does not tell that Kafka is silent."""
+    settings, group = followers[0].settings, alerts_group(followers[0].settings, followers[0].target)
+    observer = GroupObserver(**connection_options(settings), request_timeout_ms=settings.session_timeout_ms)
+    answered_at, seconds = time.monotonic(), settings.session_timeout_ms / 1000
+    try:
+        while True:
+            with suppress(KafkaError, OSError, TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await observer.members(group)
+                answered_at = time.monotonic()
+            waiting = ", ".join(one.target for one in followers if not one.is_joined)
+            reason = f"targets whose consumer group is not joined: {waiting}" if waiting else ""
+            is_silent = time.monotonic() - answered_at > seconds
+            probes.set_not_ready_reason("Kafka does not answer" if is_silent else reason)
+            await asyncio.sleep(0.5)
+    finally:
+        await observer.close()
