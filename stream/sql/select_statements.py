@@ -8,7 +8,6 @@ and ``LIMIT`` apply to the result. A statement that groups by a text needs no ag
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -78,9 +77,6 @@ _FIRST_TOKENS: Final = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_
 _MAX_DIGITS: Final = 18
 """Maximum number of digits of an integer in LIMIT, GROUP BY and ORDER BY."""
 
-_BOUND_AT_MIDNIGHT: Final = re.compile(r"((?:<|>=)\s*)'(\d{4}-\d\d-\d\d)[ T]00:00(?::00(?:\.0+)?)?'")
-"""A bound that Superset or pandas writes with the first instant of a day; < and >= mean the same with the day alone."""
-
 _ONE_NAME_RULE: Final = (
     "FROM: name one source or one stream, by its name alone (in double quotes if it has special characters)"
 )
@@ -140,7 +136,6 @@ def parse_statement(text: str) -> SelectStatement:
 
 
 def _parse_text(text: str) -> SelectStatement:
-    text = _BOUND_AT_MIDNIGHT.sub(r"\1'\2'", text)
     try:
         _require_select(text)
         if (name := unquoted_special_name(text)) is not None:

@@ -125,3 +125,15 @@ def test_main_raises_a_key_error_of_a_bug(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(app, "app", broken)
     with pytest.raises(KeyError):
         app.main()
+
+
+def test_an_error_without_text_is_not_silent(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Only a closed pipe of a reading command ends without a line."""
+
+    def time_out() -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(app, "app", time_out)
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert (ended.value.code, capsys.readouterr().err) == (1, "error: no answer in time; try again\n")
