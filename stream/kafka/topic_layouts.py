@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -347,11 +348,11 @@ _PROGRESS_OFFSETS: Final = 1000
 
 
 async def recreation_problem(settings: Settings, topic: str, changelog: str, partitions: int) -> str | None:
-    """Returns that the feeds read an earlier topic of this name; None if not, or if the changelog is hidden."""
-    places, former = (
-        [TopicPartition(changelog, number) for number in range(partitions)],
-        dict[TopicPartition, str](),
-    )
+    """Returns that the feeds read records of an earlier topic of this name; None if not, or if the changelog is hidden."""
+    if not partitions:
+        return None
+    places = [TopicPartition(changelog, number) for number in range(partitions)]
+    former = dict[TopicPartition, str]()
     options = {"isolation_level": "read_committed", "enable_auto_commit": False, "auto_offset_reset": "earliest"}
     try:
         async with (
@@ -366,8 +367,9 @@ async def recreation_problem(settings: Settings, topic: str, changelog: str, par
             while any([await reader.position(place) < ends[place] for place in places]):
                 for place, records in (await reader.getmany(timeout_ms=50)).items():
                     for record in (one for one in records if one.key == PROGRESS_KEY):
-                        former[place] = topic_ids_of(record).get(topic, now)
-    except (errors.KafkaError, OSError):
+                        if json.loads(record.value).get("offset"):  # feeds replace a topic without records
+                            former[place] = topic_ids_of(record).get(topic, now)
+    except (errors.KafkaError, OSError, ValueError):
         return None
     if all(before == now for before in former.values()):
         return None

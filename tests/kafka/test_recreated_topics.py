@@ -103,6 +103,36 @@ async def test_feeds_refuse_recreated_live_topic(
     assert "TopicRecreatedError" in logs
 
 
+async def test_empty_topic_that_is_recreated_is_no_problem(installation: LoadedInstallation) -> None:
+    """A feed reads the new topic, because it has read no event of the earlier one."""
+    installation.start("budget")
+    installation.start("feed")
+    topic = f"{installation.settings.prefix}-visits"
+    source = live_source(topic, "marks")
+    async with admin_client(installation.settings) as admin:
+        await admin.create_topics([NewTopic(topic, 1, 1)])
+    await installation.client.register(source)
+    [spec] = [one for one in standing_specs("4s", "2s", YESTERDAY) if one.stream == "visits-all"]
+    await installation.client.open(spec)
+    changelog = installation.client.topics.feed_state(source.source)
+    async with asyncio.timeout(SECONDS):
+        while not await committed_or_none(installation.settings, changelog):
+            await asyncio.sleep(0.1)
+    await recreate(installation.settings, topic, 1)
+    async with asyncio.timeout(SECONDS):
+        while (report := await inspect_live_topic(installation.settings, source)).is_missing:
+            await asyncio.sleep(0.1)
+    assert report.problem is None
+
+
+async def committed_or_none(settings: Settings, topic: str) -> bool:
+    """Return True if a topic exists and has records."""
+    try:
+        return bool(await committed(settings, topic, 0))
+    except UnknownTopicOrPartitionError:
+        return False
+
+
 async def wait_until_refused(ports: list[int], reason: str) -> None:
     """Wait until a feed shows the reason at /readyz, and the recreated topic in its metrics."""
     said: list[str] = []
