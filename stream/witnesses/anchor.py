@@ -48,7 +48,7 @@ class WitnessError(SottoError):
 
 
 class DamagedWitnessError(WitnessError):
-    """Lines of a witness are damaged; ``anchors`` has the others that were read."""
+    """Lines or objects of a witness are damaged; ``anchors`` has the others that were read."""
 
     def __init__(self, problem: str, anchors: list[Anchor]) -> None:
         super().__init__(problem)

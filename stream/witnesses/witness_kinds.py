@@ -86,7 +86,7 @@ _BLOCK_BYTES: Final = 16 << 20
 """Bytes of a block; blocks are read from the file's end backwards until one has an anchor."""
 _CUT_OFF: Final = b"~"
 """Mark at the end of a line that a crash has cut off. Other lines that are no anchors are damaged."""
-_MAX_NAMED_LINES: Final = 5
+_MAX_NAMED: Final = 5
 _SAFE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """Flags for opening the file: links are not followed, and a pipe does not make the process wait."""
 
@@ -154,7 +154,7 @@ class FileWitness:
         if damaged:
             file.seek(0)
             numbers = [number for number, line in enumerate(file, 1) if line.rstrip(b"\n") in damaged]
-            named = ", ".join(map(str, numbers[:_MAX_NAMED_LINES])) + ", …" * (len(numbers) > _MAX_NAMED_LINES)
+            named = ", ".join(map(str, numbers[:_MAX_NAMED])) + ", …" * (len(numbers) > _MAX_NAMED)
             raise DamagedWitnessError(
                 f"{self.name}: no anchor in line {named}, which is damaged; restore it from a copy, or remove it",
                 found,
@@ -304,8 +304,7 @@ class S3Witness:
         Raises:
             DamagedWitnessError: objects that were read are no anchors.
         """
-        found: list[Anchor] = []
-        others = 0
+        found, others = list[Anchor](), list[str]()
         with self._as_witness_errors():
             listed = self._client.list_objects_v2(
                 Bucket=self._bucket, Prefix=f"{self._folder}{installation}/", MaxKeys=MAX_ANCHORS_READ
@@ -316,14 +315,15 @@ class S3Witness:
                     found_object = self._client.get_object(Bucket=self._bucket, Key=one["Key"])
                     anchor = parse_anchor(found_object["Body"].read())
                 if anchor is None or anchor.installation != installation:
-                    others += 1
+                    others.append(one["Key"])
                     continue
                 found.append(anchor)
                 if len(found) == _OBJECTS_READ:
                     break
         if others:
-            problem = f"{self.name}: no anchor in {others} of the newest objects; remove them"
-            raise DamagedWitnessError(problem, found)
+            named = ", ".join(others[:_MAX_NAMED]) + ", …" * (len(others) > _MAX_NAMED)
+            remedy = "remove it (a delete marker hides a locked object)"
+            raise DamagedWitnessError(f"{self.name}: no anchor in object {named}; {remedy}", found)
         return found
 
     def _key(self, anchor: Anchor) -> str:
