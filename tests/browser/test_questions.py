@@ -211,6 +211,29 @@ async def test_question_and_answers_outlast_the_view(open_page: OpenPage) -> Non
     assert first == again
 
 
+async def test_answer_that_comes_in_another_view_is_shown_and_saved(open_page: OpenPage) -> None:
+    scene = people(counts={"kind": "laplace", "answers": 40})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        sent, released = asyncio.Event(), asyncio.Event()
+
+        async def delay(route: Route) -> None:
+            sent.set()
+            await released.wait()
+            await route.continue_()
+
+        await page.route("**/api/questions", delay)
+        await ask(page)
+        await sent.wait()
+        await page.get_by_role("link", name="Streams", exact=True).click()
+        await page.get_by_role("link", name="Ask", exact=True).click()
+        await expect(page.get_by_text("No answer yet")).to_be_visible()
+        released.set()
+        await expect(page.get_by_role("region", name="Answer")).to_have_count(1)
+        await expect(page.get_by_role("button", name="Save answers")).to_be_visible()
+        await expect(page.get_by_text("No answer yet")).to_be_hidden()
+
+
 async def test_page_brings_a_price_into_view_on_a_phone(open_page: OpenPage) -> None:
     """The result is below the form there, so the page moves to it."""
     scene = people(counts={"kind": "laplace", "answers": 40})

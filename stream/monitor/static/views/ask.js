@@ -29,9 +29,18 @@ function visitOf({ token, name }) {
   const user = JSON.stringify([token, name]);
   if (visit?.user !== user) {
     visit?.answers.forEach((one) => one.close());
-    visit = { user, answers: [], pending: new Map(), shown: make("div", { class: "stack answers", "aria-live": "polite" }) };
+    const answers = [];
+    const saveButton = make("button", { type: "button", class: "start", hidden: true, onclick: () => save(answers) }, "Save answers");
+    const nothing = emptyState("No answer yet", "Compose a question or write a SELECT. Answers are charged to the stream's grant.");
+    visit = { user, answers, pending: new Map(), nothing, saveButton, shown: make("div", { class: "stack answers", "aria-live": "polite" }) };
   }
   return visit;
+}
+
+/** Save answers as a file of one JSON object a line, the oldest first. */
+function save(answers) {
+  const lines = answers.filter((one) => one.isAnswer).toReversed().map(({ at, request, answer }) => JSON.stringify({ time: at, request, answer }));
+  download(new Blob([`${lines.join("\n")}\n`], { type: "application/x-ndjson" }), "answers.jsonl");
 }
 
 addEventListener("beforeunload", (event) => visit?.pending.size && event.preventDefault());
@@ -41,7 +50,7 @@ export function askView({ query, session }) {
   let suggested = ""; // the suggested SELECT, until the user edits it
   let looked = Date.now();
   let repeated = null; // the answered request that was refused once as a repetition
-  const { answers, pending, shown } = visitOf(session);
+  const { answers, pending, nothing, saveButton, shown } = visitOf(session);
   const kind = select([["", "any question"], ...Object.entries(FORMS).filter(([name]) => name !== "names")]);
   const stream = make("select");
   const tables = {}; // the definitions of the streams' tables by name, once a kind of question is chosen
@@ -60,9 +69,6 @@ export function askView({ query, session }) {
   const sql = make("textarea", { rows: "4", spellcheck: "false", maxlength: "10000" });
   const statementButton = make("button", { type: "submit", class: "solid" }, "Ask");
   const sqlPrice = make("p", { class: "price", role: "status" });
-  const saveButton = make("button", { type: "button", class: "start", hidden: !answers.length, onclick: save }, "Save answers");
-  const nothing = emptyState("No answer yet", "Compose a question or write a SELECT. Answers are charged to the stream's grant.");
-  nothing.hidden = answers.length > 0;
   const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, make("div", { class: "buttons" }, askButton, priceButton));
   const write = make("form", { class: "sheet", novalidate: true, oninput: afterPause(() => priceStatement()) }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares, MEDIAN, QUANTILE, VARIANCE, STDDEV; FROM a stream, or a source, whose cheapest open stream answers")), make("div", { class: "buttons" }, statementButton));
   const off = emptyState("This monitor does not ask", "Start it with SOTTO_MONITOR_ASKS=true, and let its principal write queries and read answers. Or ask in a terminal:", "sotto ask ward-7 --value 12");
@@ -195,12 +201,6 @@ export function askView({ query, session }) {
       oldest.close();
       oldest.element.remove();
     }
-  }
-
-  /** Save the answers of this page as a file of one JSON object a line, the oldest first. */
-  function save() {
-    const lines = answers.filter((one) => one.isAnswer).toReversed().map(({ at, request, answer }) => JSON.stringify({ time: at, request, answer }));
-    download(new Blob([`${lines.join("\n")}\n`], { type: "application/x-ndjson" }), "answers.jsonl");
   }
 
   /** Say what the next answer costs, and prefill the SELECT if the user has written none. */
