@@ -116,13 +116,17 @@ def format_cost(table: Table) -> str:
     cost = table.cost
     amount = f"ε = {cost.epsilon:.4g}" if cost.rho is None else f"ρ = {cost.rho:.4g}"
     delta = f", δ = {cost.delta:.4g}" if cost.delta and cost.rho is None else ""
-    return f"{asked} for {amount}{delta}" + (f" ({table.why})" if table.why else "")
+    return f"{asked} for {amount}{delta}{_format_why(table)}"
+
+
+def _format_why(table: Table) -> str:
+    return f" ({table.why})" if table.why else ""
 
 
 def format_price(table: Table) -> str:
-    """Format the highest price of the questions that were rejected for their price."""
+    """Format the highest price of the questions that were rejected for their price, and why the stream was chosen."""
     if (price := table.price) is not None:
-        return f"{table.stream}: the answers cost at most ε {format_error_bound(round(price, 12))} together"
+        return f"{table.stream}: the answers cost at most ε {format_error_bound(round(price, 12))} together{_format_why(table)}"
     return f"{table.stream}: each answer: {next(one.reason for one in table.results if one.is_priced)}"
 
 

@@ -234,7 +234,7 @@ def _advise_on_category(check: CellCheck, domain: Categories, misfit: Misfit) ->
         if misfit.what == "undeclared":
             yield f"{name}: {quote_name(value)} is the declared {quote_name(declared)} except for {_describe_difference(value, declared)}; write it in the same way"
     if misfit.fate == "left out":
-        yield f"{name}: declare 'other' to keep rows whose category is {misfit.what}"
+        yield f'{name}: declare the field \'other\', as "other": "VALUE", to keep rows whose category is {misfit.what}'
 
 
 def _normalize_name(text: str) -> str:

@@ -221,6 +221,17 @@ def test_reason_has_the_error_of_a_histogram_for_the_sum_of_cells() -> None:
     assert why.endswith("; a count may err by 60, and in stream 'cells' by 12 for ε 2")
 
 
+def test_reason_names_a_far_better_stream_that_cannot_pay() -> None:
+    made = opened({**LAPLACE, "answers": 2}, 0.1, name="coarse")
+    made.open(stream("fine", "patients", mechanism={**LAPLACE, "answers": 1}, epsilon=2.0))
+    table = made.sql("SELECT COUNT(*) AS a, COUNT(*) FILTER (WHERE age > 25) AS b FROM patients")
+    assert table.stream == "coarse"
+    assert (table.why or "").startswith("cheapest open stream: laplace, least ε, 0.1; a count may err by ")
+    assert (table.why or "").endswith(
+        "and in stream 'fine' by 1 if it is extended: its grant pays for 1 of 2 questions"
+    )
+
+
 def test_from_names_a_stream_or_the_source_of_one_stream() -> None:
     few = driver()
     with pytest.raises(Unknown, match="no such source or stream"):

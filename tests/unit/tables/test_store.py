@@ -118,7 +118,8 @@ def test_store_refuses_unregistered_data_without_difference() -> None:
     store.put("small", {**COLUMNS, "x": [1, 2, 4]})
     fresh = TableStore(KEY, overrides={"small": {**COLUMNS, "x": [1, 2, 4]}})
     with pytest.raises(
-        TableDataError, match=r"^source data differs from what was registered for 'small'; restore that data, or"
+        TableDataError,
+        match=r"^source data differs from what was registered for 'small'; restore that data and restart",
     ):
         fresh.get(SOURCE, registered)
     assert fresh.get(SOURCE, store.fingerprint(SOURCE)).private_row_count == 3
