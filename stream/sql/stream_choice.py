@@ -209,7 +209,11 @@ def _alpha(choice: StreamChoice) -> float:
         return calibration.alpha
     attributes = choice.target.source.attributes
     universe = prod(attributes[name].size for name in spec.mechanism.attributes)
-    return histogram_alpha(calibration, universe, max(1, universe // max(1, len(choice.plan.rows))))
+    cells = max(1, universe // max(1, len(choice.plan.rows)))
+    try:
+        return histogram_alpha(calibration, universe, cells)
+    except ModuleNotFoundError:  # a client without SciPy
+        return histogram_alpha(calibration, universe, cells, full_weights=False)
 
 
 def _is_far_better(one: StreamChoice, other: StreamChoice) -> bool:

@@ -184,17 +184,28 @@ PredicateParser({"age": Integers(kind="integers", minimum=0, maximum=9)}).parse(
 
 
 def test_client_alone_compares_streams_as_with_scipy() -> None:
+    """Bounds of sums are valid without SciPy too, but larger: few cells are not summed exactly."""
     code = """
-from stream.privacy.accuracy.noise_laws import normal_reach, weighted_reach
+from types import SimpleNamespace as Some
+from schemas import Integers, StreamSpec
+from stream.privacy.accuracy.noise_laws import normal_reach
+from stream.privacy.accuracy.source_facts import SourceFacts
+from stream.privacy.planning.plans import choose_calibration
+from stream.sql.stream_choice import _alpha
 
-print(weighted_reach(1.0, 20_000, 1_000, 0.005), normal_reach(1e-9))
+histogram = {"kind": "histogram", "attributes": ["age"]}
+spec = StreamSpec.model_validate({"stream": "s", "source": "p", "epsilon": 1.0, "mechanism": histogram})
+calibration = choose_calibration(spec, SourceFacts(sensitivity_steps=1, universe=40_000))
+source = Some(attributes={"age": Integers(kind="integers", minimum=0, maximum=39_999)})
+for rows in (1, 2_000):
+    target = Some(grant=Some(spec=spec, calibration=calibration), source=source)
+    print(_alpha(Some(target=target, plan=Some(rows=[()] * rows))))
+print(normal_reach(1e-9))
 """
-    found = [
-        [float(number) for number in run(text).stdout.split()]
-        for text in (code, WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=code))
-    ]
-    assert len(found[0]) == 2
-    assert found[1] == pytest.approx(found[0], rel=1e-3)
+    complete, alone = (run(text) for text in (code, WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=code)))
+    (many, few, reach), found = (list(map(float, done.stdout.split())) for done in (complete, alone))
+    assert found == pytest.approx([many, found[1], reach], rel=1e-3), alone.stderr
+    assert few < found[1] < 1.5 * few
 
 
 def test_driver_names_its_missing_extra() -> None:

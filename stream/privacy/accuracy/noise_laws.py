@@ -190,13 +190,11 @@ def least_bound(bound: Callable[[float], float]) -> float:
     A client may lack SciPy; it compares streams by the least of 999 values.
     """
     try:
-        minimize = optimize.minimize_scalar
+        options = {"xatol": _RESOLUTION}
+        least = float(optimize.minimize_scalar(bound, bounds=(0.0, 1.0), method="bounded", options=options).fun)
     except ModuleNotFoundError:
-        return min(bound(step / 1000) for step in range(1, 1000)) * SUM_ROUNDING
-    return (
-        float(minimize(bound, bounds=(0.0, 1.0), method="bounded", options={"xatol": _RESOLUTION}).fun)
-        * SUM_ROUNDING
-    )
+        least = min(bound(step / 1000) for step in range(1, 1000))
+    return least * SUM_ROUNDING
 
 
 GAUSSIAN_TAIL_FACTOR = 1.0 + 3e-13
