@@ -293,16 +293,13 @@ def _choice_reason(choice: StreamChoice, plans: Sequence[StreamChoice]) -> str:
     group = "cheapest open stream" if choice is cheapest else "cheapest of the accurate open streams"
     reason = f"{group}: {kind}, " + (f"least {unit}, {cost:.4g}" if cost else _FREE_REASONS[kind])
     other = most_accurate if choice is cheapest else cheapest
-    detail = f"for {unit} {float(_expected_cost(other)):.4g}"
+    detail = f" for {unit} {float(_expected_cost(other)):.4g}"
     if choice is cheapest and not _is_far_better(other, choice):
         lacking = [one for one in plans if _preference(one)[:2] == (True, False) and _is_far_better(one, choice)]
         if not lacking:
             return reason
         other = min(lacking, key=_alpha)
         left, needed = _answers_left(other.target.grant), len(other.plan.questions)
-        detail = f"if it is extended: its grant pays for {left:,} of {needed:,} questions"
+        detail = f", but its grant pays for only {left:,} of {needed:,} questions"
     errors = [format_error_bound(_alpha(one), grouped=True) for one in (choice, other)]
-    return (
-        f"{reason}; a count may err by {errors[0]}, and in stream '{other.target.grant.spec.stream}' by {errors[1]} "
-        f"{detail}"
-    )
+    return f"{reason}; a count may err by {errors[0]}, and in stream '{other.target.grant.spec.stream}' by {errors[1]}{detail}"

@@ -227,9 +227,7 @@ def test_reason_names_a_far_better_stream_that_cannot_pay() -> None:
     table = made.sql("SELECT COUNT(*) AS a, COUNT(*) FILTER (WHERE age > 25) AS b FROM patients")
     assert table.stream == "coarse"
     assert (table.why or "").startswith("cheapest open stream: laplace, least ε, 0.1; a count may err by ")
-    assert (table.why or "").endswith(
-        "and in stream 'fine' by 1 if it is extended: its grant pays for 1 of 2 questions"
-    )
+    assert (table.why or "").endswith("and in stream 'fine' by 1, but its grant pays for only 1 of 2 questions")
 
 
 def test_from_names_a_stream_or_the_source_of_one_stream() -> None:
