@@ -117,6 +117,9 @@ class AsyncCalls(ABC):
     async def register(self, source: Source | Mapping[str, Any]) -> Receipt:
         """Register a source; raise ``Refused`` if a source with another definition has its name.
 
+        Unlike ``sotto source add``, this does not warn if another source has the same table or topic:
+        the losses of both add up, so give both one population.
+
         Examples:
             >>> vitals = {"source": "vitals", "kind": "values", "neighbors": "add-remove"}
             >>> client.register({**vitals, "epsilon": 4.0, "sensitivity": 1.0}).outcome

@@ -136,7 +136,8 @@ def list_streams(
 ) -> None:
     """List the ledger's streams; on a source with periods, list only each stream's latest period.
 
-    Answers since the last charge record are only in 'sotto stream show' and 'sotto source show'.
+    Answers since the last charge record, and that a stream is not answering, are only in 'sotto stream show' and
+    'sotto source show'.
     """
     with Client() as client:
         grants = client.list_streams(source, limit=limit, after=after, periods=True)
