@@ -24,8 +24,8 @@ MAX_VALUES: Final = 10_000
 
 _SHOWN_LENGTH: Final = 60
 
-_Missing = Literal["missing", "undeclared", "not a number", "not a date", "skipped by the clock"]
-MisfitKind = Literal[_Missing, "not whole", "between steps", "below", "above"]
+_NoValue = Literal["missing", "undeclared", "not a number", "not a date", "skipped by the clock"]
+MisfitKind = Literal[_NoValue, "not whole", "between steps", "below", "above"]
 Fate = Literal["left out", "clamped", "rounded", "other"]
 
 
@@ -173,7 +173,7 @@ class CellCheck:
         _, inside = date_codes(self.name, domain.model_copy(update={"outside": "reject"}), column)
         unread, outside = ~valid & ~missing, valid & ~inside
         self._count("missing", missing)
-        in_utc = domain.model_copy(update={"zone": "UTC" if domain.zone else None})
+        in_utc = domain.model_copy(update={"outside": "clamp", "zone": "UTC" if domain.zone else None})
         skipped = unread & date_codes(self.name, in_utc, column)[1]
         self._count("not a date", unread & ~skipped, texts)
         self._count("skipped by the clock", skipped, texts)
