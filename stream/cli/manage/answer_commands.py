@@ -179,14 +179,16 @@ async def _print_notices(
 
 @asynccontextmanager
 async def _run_beside(*calls: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run calls beside the block, and cancel them at its end."""
+    """Run calls beside the block, and cancel them at its end; raise the error of a call that has failed."""
     tasks = [asyncio.create_task(call) for call in calls]
     try:
         yield
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
 
 
 async def _report_idle_patterns(client: AsyncClient, patterns: tuple[str, ...], source: str | None) -> None:

@@ -615,3 +615,12 @@ async def test_silent_brokers_are_reported_until_they_answer(monkeypatch: pytest
         await kafka_connection.report_silence(Settings(), shown.append)
     silence = "the brokers do not answer; still trying, stop with Ctrl-C"
     assert shown == [silence, "the brokers answer again", silence]
+
+
+async def test_fault_beside_a_watch_is_not_silent() -> None:
+    async def fail() -> None:
+        raise ValueError("fault")
+
+    with pytest.raises(ValueError, match="fault"):
+        async with answer_commands._run_beside(fail(), asyncio.sleep(60)):
+            await asyncio.sleep(0)
