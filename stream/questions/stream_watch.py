@@ -274,7 +274,8 @@ def describe_standing_query(spec: StreamSpec, source: Source) -> str:
     every = f", one every {window.every}" if window.every is not None and window.overlap > 1 else ""
     begins = f", from {standing.begins} on" if standing.begins is not None else ""
     after = "at its end" if standing.lateness == "0s" else f"{standing.lateness} after its end"
-    asked = f"asks {counted}{where}{by} in windows of {window.size}{every}{begins}; each is asked {after}"
+    within = "so far, after each window" if spec.mechanism.kind == "running_count" else "in windows"
+    asked = f"asks {counted}{where}{by} {within} of {window.size}{every}{begins}; each is asked {after}"
     missed = [_describe_marks(source)] if isinstance(source, EventsSource) and source.clock == "marks" else []
     late = "events that arrive later do not count"
     return "; ".join((asked, late, *describe_clamping(spec, source), *missed))

@@ -435,6 +435,21 @@ async def test_last_answer_removes_the_price_of_a_next_one(open_page: OpenPage) 
         )
 
 
+async def test_answer_names_the_threshold_of_its_question(open_page: OpenPage) -> None:
+    """The question's threshold replaces the stream's: without it the answer would be about another number."""
+    scene = people(alarm={"kind": "above_threshold", "threshold": 10.0, "cutoff": 2})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=alarm", OPERATOR)
+        await page.get_by_label("Threshold", exact=True).fill("900")
+        await ask(page)
+        answer = page.get_by_role("region", name="Answer").first
+        await expect(answer.get_by_role("heading")).to_have_text("Below the threshold")
+        await expect(answer).to_contain_text("how many rows (threshold 900)")
+        await page.goto(f"{address}/#/streams/alarm")
+        row = page.get_by_role("region", name="Answers", exact=True).locator("tbody tr").first
+        await expect(row).to_contain_text("how many rows (threshold 900)")
+
+
 async def test_halted_stream_is_shown_as_halted_before_a_question(open_page: OpenPage) -> None:
     scene = people(gone={"kind": "laplace", "answers": 3})
     scene.driver.halt("people", "gone", "under review")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from schemas.windows import format_moment
+from schemas.windows import format_moment, moment_ms
 from tests.browser.conftest import OpenPage
-from tests.browser.scene import CENSUS, OPERATOR, VIEWER, VISITS, Scene, above, values
+from tests.browser.scene import BEGINS, CENSUS, OPERATOR, VIEWER, VISITS, Scene, above, values
 from tests.builders import source, stream
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
@@ -120,6 +120,26 @@ async def test_running_counts_are_not_called_charged(open_page: OpenPage) -> Non
         page = await open_page(address, "streams")
         called = "import('/static/format.js').then(({ words }) => words('running_count').charged)"
         assert await page.evaluate(called) == "counts"
+
+
+async def test_history_says_that_running_counts_are_so_far(open_page: OpenPage) -> None:
+    """A number so far, beside the hours of its last window, would be read as the number of this window."""
+    scene = Scene()
+    visits = {name: value for name, value in VISITS.items() if name not in {"unit", "period"}}
+    scene.driver.register({**visits, "total": 9})
+    begins = moment_ms(BEGINS)
+    standing = {"window": {"size": "15m"}, "begins": BEGINS}
+    mechanism = {"kind": "running_count", "steps": 4}
+    running = stream("so-far", "visits", mechanism=mechanism, standing=standing)
+    scene.driver.open(running, acknowledge=True)
+    scene.driver.publish("visits", [{"who": f"w{n}", "at": begins + n, "zone": "west"} for n in range(9)])
+    scene.driver.advance("visits", format_moment(begins + 900_000))
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "streams/so-far")
+        await expect(page.get_by_text("It asks how many events so far, after each window of 15m")).to_be_visible()
+        rows = page.get_by_role("region", name="Answers", exact=True).locator("tbody tr")
+        await expect(rows.first).to_contain_text("so far, at the end of ")
 
 
 async def test_stream_of_a_stalled_topic_has_no_forecast(open_page: OpenPage) -> None:

@@ -20,7 +20,7 @@ function formOf(query, mechanism) {
 /** A question in words: its kind, attributes, parameters and condition. */
 export function describeQuestion(title, asked) {
   const about = asked.sum ?? asked.mean ?? asked.quantile ?? asked.iqr ?? asked.variance ?? asked.stddev ?? asked.person_sum;
-  const words = { q: "q", bound: "at most", min_rows: "at least", top: "first" };
+  const words = { q: "q", bound: "at most", min_rows: "at least", top: "first", threshold: "threshold" };
   const named = [about, ...Object.entries(words).map(([field, word]) => (asked[field] ?? "") !== "" && `${word} ${asked[field]}`)].filter(Boolean);
   const groups = asked.group_by?.length ? ` ${title.endsWith("group") ? "of" : "by"} ${asked.group_by.join(", ")}` : "";
   const rows = asked.where && asked.where !== "TRUE" ? `, where ${asked.where}` : "";

@@ -76,6 +76,7 @@ def test_commands_show_declaration_questions_and_promises(driver: Driver) -> Non
     running = standing("running", {"kind": "running_count", "steps": 9}, window={"size": "1h"})
     said = run_connected("stream", "open", json.dumps(running))
     assert f"; {bound}; in all windows together, at most 5" in said
+    assert " for each origin so far, after each window of 1h, from " in said
     assert driver.grant("flights", "all").spec.standing is not None
 
 

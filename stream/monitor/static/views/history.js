@@ -175,7 +175,7 @@ function answerRow(row, mechanism, unit) {
   const asked = question === null ? (answer.window ? "" : `id ${answer.id}`) : describeQuery(question, mechanism);
   const cells = [
     time(when),
-    [asked, answer.window ? `${windowText(answer.window)} UTC` : "", pairs(answer.group), answer.version > 1 ? `version ${answer.version} of the data` : "", ...warnings.map((one) => `warning: ${one}`)].filter(Boolean).join(" · "),
+    [asked, answer.window ? `${mechanism === "running_count" ? "so far, at the end of " : ""}${windowText(answer.window)} UTC` : "", pairs(answer.group), answer.version > 1 ? `version ${answer.version} of the data` : "", ...warnings.map((one) => `warning: ${one}`)].filter(Boolean).join(" · "),
     answerText(row),
     intervalText(answer),
     typeof answer.alpha === "number" ? `${bound(answer.alpha)}${unit ?? ""}` : "–",
