@@ -84,12 +84,14 @@ async def test_page_is_amber_while_no_feed_runs(open_page: OpenPage) -> None:
         await page.goto(f"{address}/#/overview")
         tile = page.get_by_role("link", name="Live topics not asked")
         await expect(tile).to_contain_text("no feed runs")
-        await expect(page.get_by_role("link", name="Rejected questions")).to_contain_text("no question refused")
+        await expect(page.get_by_role("link", name="Rejected questions")).to_contain_text(
+            "not counting price and busy"
+        )
         scene.driver.close("visits", "counts")
         scene.flow()
         await expect(tile).to_be_hidden()
         await page.goto(f"{address}/#/rejected")
-        await expect(page.get_by_text("No question was refused")).to_be_visible()
+        await expect(page.get_by_text("No refused question is listed")).to_be_visible()
 
 
 async def test_topic_that_a_feed_does_not_ask_points_to_the_logs(open_page: OpenPage) -> None:

@@ -73,7 +73,7 @@ export function overviewView() {
     tiles.above.update(rate(tops), `${count(overview.tops)} in all`);
     tiles.below.update(rate(bottoms), `${count(overview.answered - overview.tops)} in all`);
     tiles.lag.update(overview.lag === null ? "–" : lag(overview), plural(overview.workers, "worker") + unclear, overview.workers === 0);
-    tiles.rejected.update(count(overview.rejected), overview.rejected ? "see why" : "no question refused", overview.rejected > 0);
+    tiles.rejected.update(count(overview.rejected), overview.rejected ? "see why" : "not counting price and busy", overview.rejected > 0);
     tiles.stalled.element.hidden = !overview.stalled.length;
     tiles.stalled.update(count(overview.stalled.length), overview.stalled.map((one) => `${one.source}: ${stallText(one)}`).join("; "), true);
     noBudget.hidden = overview.budget_runs;
