@@ -161,8 +161,8 @@ async def _print_notices(
     async with (
         AsyncClient() as client,
         _run_beside(
-            follow_refusals(client.topics, partial(watched_topics, client, streams, source), warn),
-            follow_topics(client, partial(watched_sources, client, streams, source), warn_of_topic),
+            follow_refusals(client.topics, find := partial(watched_sources, client, streams, source), warn),
+            follow_topics(client, find, warn_of_topic),
             _report_idle_patterns(client, streams, source),
             report_silence(local_settings(), say_progress),
         ),
@@ -276,7 +276,7 @@ RETRY_SECONDS: Final = 5.0
 LOOKUP_SECONDS: Final = 30.0
 """Seconds between two reads of the ledger for the sources of unknown topics."""
 
-SourcesOfTopics = Callable[[], Awaitable[Mapping[str, str]]]
+FindSources = Callable[[], Awaitable[list[EventsSource]]]
 
 
 class RefusalWarnings:
@@ -317,11 +317,6 @@ class RefusalWarnings:
         return found
 
 
-async def watched_topics(client: AsyncClient, patterns: tuple[str, ...], source: str | None) -> dict[str, str]:
-    """Return the names of the sources of the live topics whose streams are watched, by topic."""
-    return {one.topic: one.source for one in await watched_sources(client, patterns, source)}
-
-
 async def watched_sources(
     client: AsyncClient, patterns: tuple[str, ...], source: str | None
 ) -> list[EventsSource]:
@@ -338,11 +333,7 @@ async def watched_sources(
     return [one for one in live if names is None or one.source in names]
 
 
-async def follow_topics(
-    client: AsyncClient,
-    find_sources: Callable[[], Awaitable[list[EventsSource]]],
-    show: Callable[[str, str], None],
-) -> None:
+async def follow_topics(client: AsyncClient, find_sources: FindSources, show: Callable[[str, str], None]) -> None:
     """Call ``show`` with each source with open streams whose topic feeds refuse, and with the reason."""
     shown: dict[str, str | None] = {}
     while True:
@@ -359,12 +350,12 @@ async def follow_topics(
 
 
 async def follow_refusals(
-    topics: Topics, sources_of_topics: SourcesOfTopics, show: Callable[[str, RefusedShare], None]
+    topics: Topics, find_sources: FindSources, show: Callable[[str, RefusedShare], None]
 ) -> None:
     """Call ``show`` with the source and share of refused events; return if dead letters may not be read."""
     while True:
         try:
-            await _read_refusals(topics, sources_of_topics, show)
+            await _read_refusals(topics, find_sources, show)
         except TopicAuthorizationFailedError:
             return
         except (KafkaError, SottoError, OSError):
@@ -372,9 +363,9 @@ async def follow_refusals(
 
 
 async def _read_refusals(
-    topics: Topics, sources_of_topics: SourcesOfTopics, show: Callable[[str, RefusedShare], None]
+    topics: Topics, find_sources: FindSources, show: Callable[[str, RefusedShare], None]
 ) -> None:
-    warnings, sources, looked_up = RefusalWarnings(), {}, -LOOKUP_SECONDS
+    warnings, sources, looked_up = RefusalWarnings(), dict[str, str](), -LOOKUP_SECONDS
     async with create_reader(local_settings()) as consumer:
         await require_visible(consumer, topics.rejected)
         places = [TopicPartition(topics.rejected, one) for one in range(topics.partitions)]
@@ -392,6 +383,7 @@ async def _read_refusals(
             if not warnings.is_due(time.time()):
                 continue
             if time.monotonic() - looked_up >= LOOKUP_SECONDS:
-                sources, looked_up = dict(await sources_of_topics()), time.monotonic()
+                sources = {one.topic: one.source for one in await find_sources()}
+                looked_up = time.monotonic()
             for source, share in warnings.take_due(sources, time.time()):
                 show(source, share)
