@@ -93,10 +93,7 @@ class Result(ConvertibleRows, Answer):
     def with_question(
         self, query: Query | None, source: Source | None, calibration: Calibration | None = None
     ) -> Self:
-        """Set the question, the source and the stream's calibration, which has its α; return the result itself.
-
-        Groups that ``top`` chose get a copy without intervals, which hold for groups named in advance only.
-        """
+        """Set question, source and calibration; return the result, or a copy without intervals if ``top`` chose groups."""
         if query is not None and query.top is not None and self.intervals is not None:
             return self.model_copy(update={"intervals": None}).with_question(query, source, calibration)
         self._query, self._source, self._calibration = query, source, calibration

@@ -7,6 +7,7 @@ import time
 from collections import Counter as Counts
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -115,23 +116,18 @@ class FeedMetrics:
         self._people = Gauge(
             "sotto_feed_people", "People counted in open windows, once for each window.", registry=registry
         )
-        self._lag_events = Gauge(
+        gauge_by_source = partial(Gauge, labelnames=["source"], registry=registry)
+        self._lag_events = gauge_by_source(
             "sotto_feed_lag_events",
             "Unread events of a live topic, in the partitions of this process.",
-            ["source"],
-            registry=registry,
         )
-        self._lag_seconds = Gauge(
+        self._lag_seconds = gauge_by_source(
             "sotto_feed_lag_seconds",
             "Delay of the slowest partition's clock: behind the time, or with marks behind the fastest clock.",
-            ["source"],
-            registry=registry,
         )
-        self._refused = Gauge(
+        self._refused = gauge_by_source(
             "sotto_feed_refused_ratio",
             "Lower end of the refused share of a live topic's latest events: 0, 0.001, 0.01, 0.1, 0.5 or 0.9.",
-            ["source"],
-            registry=registry,
         )
         self._warnings: dict[str, tuple[float, int]] = {}  # time and total of the latest warning of refused events
         self._late: dict[str, tuple[float, int, int]] = {}  # a minute's start, late and all events until then
