@@ -269,6 +269,9 @@ class StandingStreams:
         first = _first_window(stream.definition, stream.next)
         is_declared = stream.definition.standing.begins is not None
         self.first_windows.add_epoch(stream.key, stream.since, first, is_declared=is_declared)
+        if not stream.epoch:  # events of windows that were published before a restart are late too
+            tally = stream.own_tally or stream.tally
+            tally.begin = min(tally.begin, first)
         return stream
 
     def _create_tally(

@@ -128,7 +128,8 @@ class Tally:
     It counts events with record timestamps at or after ``since``. ``column`` is its column in the
     tables of people that the tallies of one ``TallyGroup`` share, ``windows`` has the group's open windows,
     and ``last_counted`` is the start of the last window in which it counted an event. ``begin`` is the start of
-    the first window since the process began; earlier windows have no late events.
+    the first window or, if the definition does not tell it, of the first since the process began; earlier
+    windows have no late events.
     """
 
     number: int

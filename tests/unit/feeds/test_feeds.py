@@ -251,6 +251,19 @@ def test_feed_counts_no_event_before_the_first_window_as_late() -> None:
     assert feed.event_totals.late == 1
 
 
+def test_restarted_feed_counts_late_events_of_earlier_windows() -> None:
+    """A producer that waits for a restart writes events of windows that were published before it."""
+    about = source()
+    kafka = changelog(about)
+    definitions = FixedDefinitions(hours(about, begins="1970-01-01T02:00:00Z"))
+    feed = start(about, definitions)
+    kafka.commit(process_records(feed, [ArrivedRecord(0, 9 * HOUR, event("a", 9 * HOUR))]))
+    drain(feed, kafka)
+    restarted = start(about, definitions, kafka)
+    process_records(restarted, [ArrivedRecord(1, 9 * HOUR, event("b", one * HOUR)) for one in (1, 3, 9)])
+    assert restarted.event_totals.late == 1, "no window began at 01:00, and that of 09:00 is open"
+
+
 def test_feed_reports_when_its_next_window_closes() -> None:
     """An event or silence may close it."""
     about = source()
