@@ -1,7 +1,6 @@
-"""Extends aiokafka: safe connections, rate limits, static membership, lists of members.
+"""Extends copies of aiokafka's modules: safe connections, rate limits, static membership, lists of members.
 
-The extensions are made in copies of aiokafka's modules, so that a program that imports ``sotto``
-keeps its own consumers and producers unchanged.
+So a program that imports ``sotto`` keeps its own consumers and producers unchanged.
 """
 
 from __future__ import annotations
@@ -47,11 +46,19 @@ _Fetcher: Final[Any] = fetcher.Fetcher
 
 _LONG_REQUEST_BYTES: Final = 16 * 1024
 """Smallest request that is sent in pieces, because a copy of it would cost more."""
+_CLOSING_SECONDS: Final = 0.2
+"""Time for TLS to end a connection: event loops wait 30 s for a broker that does not close it too."""
 _pack_size: Final = struct.Struct(">i").pack
 
 
 class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokafka is not typed
-    """A connection that is closed if sending fails; its requests create no topics."""
+    """A connection that is closed if sending fails, and soon; its requests create no topics."""
+
+    def close(self, *arguments: Any, **options: Any) -> Any:
+        """Closes the connection; the returned future is done soon, even if the broker does not close it too."""
+        if self._writer is not None:
+            self._loop.call_later(_CLOSING_SECONDS, self._writer.transport.abort)
+        return super().close(*arguments, **options)
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
         """Sends a request and returns the awaitable response.

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import re
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from stream.engine.restore import create_reader
 from stream.kafka.client import client_patches, wire_requests
 from stream.kafka.client.client_patches import BrokerClient, BrokerConnection
 from stream.settings import Settings
+from tests.kafka.secured import Authority
 
 PROJECT = Path(__file__).parents[3]
 AT_ONCE = struct.pack("ii", 1, 0)
@@ -64,6 +66,38 @@ def test_send_over_cut_connection_raises_kafka_error(
     with asyncio.Runner(loop_factory=loops) as runner:
         found = runner.run(sent_over_a_cut_connection())
     assert found == [errors.KafkaConnectionError] * 11
+
+
+async def close_alone(file: Path, certificate: Path, key: Path) -> None:
+    """Close a TLS connection whose other end neither reads nor closes it."""
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(certificate, key)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        accepting = asyncio.create_task(
+            asyncio.to_thread(lambda: serving.wrap_socket(server.accept()[0], server_side=True))
+        )
+        connection = BrokerConnection("127.0.0.1", server.getsockname()[1])
+        closed, reader = asyncio.get_running_loop().create_future(), asyncio.StreamReader()
+        protocol = conn.AIOKafkaProtocol(closed, reader, loop=asyncio.get_running_loop())
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            lambda: protocol, *server.getsockname(), ssl=ssl.create_default_context(cafile=file)
+        )
+        connection._reader, connection._closed_fut = reader, closed
+        connection._writer = asyncio.StreamWriter(transport, protocol, reader, connection._loop)
+        connection._read_task = connection._create_reader_task()
+        with await accepting:
+            # Well below the 30 s that event loops wait for the other end.
+            await asyncio.wait_for(connection.close(), 20)
+
+
+@pytest.mark.parametrize("loops", [None, uvloop.new_event_loop])
+def test_tls_connection_closes_though_the_broker_does_not(
+    tmp_path: Path, loops: Callable[[], asyncio.AbstractEventLoop] | None
+) -> None:
+    """A restore or stop that waited for such a broker took half a minute."""
+    authority = Authority(tmp_path)
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(close_alone(authority.file, *authority.issue("broker")))
 
 
 async def sent_in_pieces(batch: memoryview) -> tuple[bytes, bytes, Any]:
@@ -124,6 +158,7 @@ PRIVATE_NAMES = {
     conn.AIOKafkaConnection: (
         "_client_id",
         "_host",
+        "_loop",
         "_next_correlation_id",
         "_request_timeout",
         "_requests",
