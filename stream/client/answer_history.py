@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaTimeoutError
 
 from schemas.wire import MalformedEventError
 from stream.client.kafka_connection import KafkaConnection
@@ -223,7 +224,10 @@ async def watch_notices(
             if unread_ends:
                 continue
             if not caught_up or time.monotonic() - ledger_read_at >= LEDGER_READ_SECONDS:
-                new_openings = await openings.read()
+                try:
+                    new_openings = await openings.read()
+                except KafkaTimeoutError:
+                    continue  # the brokers are silent, as 'sotto watch' says; a later read finds the same records
                 for notice in watch.end_notices(new_openings if caught_up else openings.openings()):
                     yield notice
                 caught_up, ledger_read_at = True, time.monotonic()

@@ -7,14 +7,14 @@ import json
 import re
 import time
 import warnings
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
 
 from schemas import EventsSource
 from schemas.windows import format_moment, moment_ms
@@ -27,7 +27,7 @@ from stream.cli.manage.answer_commands import (
     format_refusal,
     notice_document,
 )
-from stream.client import kafka_connection
+from stream.client import answer_history, kafka_connection
 from stream.client.client_calls import AsyncCalls
 from stream.kafka.topic_creation import LiveTopicReport
 from stream.monitor.api.service_models import AlertQuery
@@ -615,6 +615,42 @@ async def test_silent_brokers_are_reported_until_they_answer(monkeypatch: pytest
         await kafka_connection.report_silence(Settings(), shown.append)
     silence = "the brokers do not answer; still trying, stop with Ctrl-C"
     assert shown == [silence, "the brokers answer again", silence]
+
+
+async def test_watch_outlasts_silent_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reads of the ledger time out while the brokers restart; the next one has the ends meanwhile."""
+    dry = OPENING._replace(state="exhausted", reason="its grant is used up")
+    reads: Iterator[list[StreamOpening] | KafkaTimeoutError] = iter(
+        [[OPENING], KafkaTimeoutError(), KafkaTimeoutError(), [dry]]
+    )
+
+    class Openings:
+        sources: ClassVar[dict[str, str]] = {"flights": ""}
+
+        async def read(self) -> list[StreamOpening]:
+            if isinstance(found := next(reads), KafkaTimeoutError):
+                raise found
+            return found
+
+        async def stop(self) -> None: ...
+
+    class Connection:
+        settings = Settings()
+
+        async def open_answers_consumer(self, **_: Any) -> Any:
+            return self
+
+        async def getmany(self, **_: Any) -> dict[Any, Any]:
+            return {}
+
+        stop = Openings.stop
+
+    monkeypatch.setattr(answer_history, "LEDGER_READ_SECONDS", 0.0)
+    monkeypatch.setattr(answer_history, "OpeningReader", lambda *_: Openings())
+    connection: Any = Connection()
+    watch = Watch((), None, all_answers=False)
+    async with aclosing(answer_history.watch_notices(connection, watch, from_beginning=False)) as notices:
+        assert (await anext(notices)).ended == "exhausted: its grant is used up"
 
 
 async def test_fault_beside_a_watch_is_not_silent() -> None:
