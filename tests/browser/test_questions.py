@@ -448,6 +448,9 @@ async def test_answer_names_the_threshold_of_its_question(open_page: OpenPage) -
         await page.goto(f"{address}/#/streams/alarm")
         row = page.get_by_role("region", name="Answers", exact=True).locator("tbody tr").first
         await expect(row).to_contain_text("how many rows (threshold 900)")
+        await expect(page.get_by_role("region", name="At a glance")).to_contain_text(
+            "Above threshold, threshold 10"
+        )
 
 
 async def test_halted_stream_is_shown_as_halted_before_a_question(open_page: OpenPage) -> None:

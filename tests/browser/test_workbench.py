@@ -261,7 +261,7 @@ async def test_live_topic_is_registered_and_gets_a_standing_stream(open_page: Op
         await page.get_by_label("Events where").fill("delay >= 5")
         await page.get_by_role("group", name="Grouped by").get_by_label("delay").check()
         await page.get_by_label("A window starts every").fill("15m")
-        await expect(page.get_by_text("which is 100 windows with all groups")).to_be_visible()
+        await expect(page.get_by_text("this covers 100 windows with all groups")).to_be_visible()
         await expect(page.locator(".verdict")).to_contain_text("Not informative: an answer may err by")
         await expect(page.get_by_role("button", name="Open stream…")).to_be_disabled()
         await page.get_by_label("Open it even if its promise is not informative").check()
@@ -271,7 +271,7 @@ async def test_live_topic_is_registered_and_gets_a_standing_stream(open_page: Op
         await expect(card).to_contain_text(
             "It asks how many events with delay >= 5 for each delay in windows of 1h, one every 15m"
         )
-        await expect(card).to_contain_text("that is 100 windows with all groups")
+        await expect(card).to_contain_text("this covers 100 windows with all groups")
     registered, opened = scene.requested
     assert isinstance(registered, RegisterSource)
     assert isinstance(registered.source, EventsSource)
@@ -446,7 +446,7 @@ async def test_standing_quantiles_are_opened_with_groups_by_the_form(open_page: 
         await expect(card).to_contain_text(
             "It asks the quantiles 0.5, 0.9 of 'delay' for each origin in windows of 1h"
         )
-        await expect(card).to_contain_text("unknown yet; 48 charged answers are left")
+        await expect(card).to_contain_text("unknown yet; 48 noisy answers left")
     (opened,) = scene.requested
     assert isinstance(opened, OpenStream)
     standing = opened.stream.standing

@@ -90,7 +90,8 @@ async def _describe_bounds(client: AsyncClient, stream: str) -> str:
     except SottoError:
         return ""
     bound_text = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
-    return "; ".join(filter(None, (bound_text, *describe_clamping(spec, source))))
+    so_far = "each number is the number so far" if spec.mechanism.kind == "running_count" else ""
+    return "; ".join(filter(None, (so_far, bound_text, *describe_clamping(spec, source))))
 
 
 _OUTCOME_SIGNS: Final = {

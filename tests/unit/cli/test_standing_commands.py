@@ -182,7 +182,7 @@ def test_answers_name_the_contribution_bound_once_a_stream(
     said = run_connected("answers", "--limit", "3")
     bound = "of each 'tailnum' at most 2 events count in a window"
     assert said.count(f"numbers: {bound}\n") == 1
-    assert f"running: {bound}; in all windows together, at most 5\n" in said
+    assert f"running: each number is the number so far; {bound}; in all windows together, at most 5\n" in said
     assert said.count("numbers [") == 2
     assert said.count("noisy, not informative)") == 3
     assert "at most" not in run_connected("answers", "--limit", "2", "--json")

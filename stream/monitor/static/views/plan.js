@@ -21,7 +21,7 @@ const AGAINST = [["epsilon", "against ε"], ["cutoff", "against charged answers"
 /** Format the number of windows for which a standing stream's error bound holds. */
 function describeWindows({ windows, period }) {
   const eachPeriod = period === null ? "" : `, in each period of ${period}`;
-  return windows === null ? "" : `, which is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${eachPeriod}`;
+  return windows === null ? "" : `; this covers ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${eachPeriod}`;
 }
 
 /** Describe the mechanism that `auto` chose, and the others by their expected errors. */

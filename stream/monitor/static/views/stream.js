@@ -3,7 +3,7 @@
 import { actionButton, applies } from "../actions.js";
 import { Chart, ratesOf } from "../chart.js";
 import { make, setText } from "../dom.js";
-import { ago, amount, capital, count, countOf, duration, mechanism, percent, periodText, plural, rate, rateOver, time, words } from "../format.js";
+import { ago, amount, capital, count, countOf, duration, exact, mechanism, percent, periodText, plural, rate, rateOver, time, words } from "../format.js";
 import { CHARGED_BY_WINDOW, promisedAnswers, SPECS } from "../mechanisms.js";
 import { card, cutoffBar, emptyState, facts, stallText, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
@@ -118,9 +118,9 @@ export function streamView({ names: [name], session }) {
     home.href = route("sources", [row.source]);
     about.update([
       home,
-      mechanism(row.mechanism),
+      `${mechanism(row.mechanism)}${spec.mechanism.threshold === undefined ? "" : `, threshold ${exact(spec.mechanism.threshold)}`}`,
       standing === null ? "none: clients ask it" : `It ${standing}.${missed === null ? "" : ` ${capital(missed)}.`}`,
-      `${promise(row)}${row.state === "exhausted" ? describeUsedUp(row) : windows === null ? "" : `; that is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${length === null ? "" : `, in each period of ${length}`}`}.`,
+      `${promise(row)}${row.state === "exhausted" ? describeUsedUp(row) : windows === null ? "" : `; this covers ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${length === null ? "" : `, in each period of ${length}`}`}.`,
       amount(row.asked),
       row.added ? plural(row.added, "charged answer") : "nothing",
       amount(row.cost),
@@ -214,7 +214,7 @@ export function describeExhaustion({ state, mechanism, answered, dry_in: left, o
     return `unknown; ${stallText(stall)}`;
   }
   if (left === null && isStanding && charges !== null && CHARGED_BY_WINDOW.includes(mechanism)) {
-    return `unknown yet; ${plural(charges, "charged answer is", "charged answers are")} left`;
+    return `unknown yet; ${countOf(charges, words(mechanism).charged)} left`;
   }
   if (left === null) {
     return charges === null || isStanding ? "no end in sight" : "unknown: it takes five charged answers within ten minutes, over at least a minute";
