@@ -385,8 +385,8 @@ def describe_window_count(windows: int, period: str | None, calibration: Calibra
 
 def describe_used_up_grant(answered: int, promised: int | None) -> str:
     """Describe what the promise of an exhausted stream covers; ``promised`` is None if it is for all answers."""
-    covered = answered if promised is None else min(answered, promised)
-    return f"the grant is used up, so the promise covers only the {format_count(covered, 'answer')} given so far"
+    first = "" if promised is None or promised >= answered else f"first {promised:,} of the "
+    return f"the grant is used up, so the promise covers only the {first}{format_count(answered, 'answer')} given so far"
 
 
 def period_of(source: Source) -> str | None:

@@ -283,11 +283,13 @@ def _describe_charged(shown: ShownGrant) -> str:
 
 def _describe_spending(grant: GrantRecord) -> str:
     """Describe that the first of several answers spends the whole cost; empty if the charges add up."""
-    is_sum = is_pure(grant.calibration) or grant.calibration.kind == "unknown_groups"
+    pure, is_once = is_pure(grant.calibration), grant.calibration.kind == "running_count"
+    is_sum = not is_once and (pure or grant.calibration.kind == "unknown_groups")
     if (grant.cost.rho is None and is_sum) or not charged_answers(grant.calibration, ()):
         return ""
-    what = "(ε, δ)" if grant.cost.rho is None else "ρ"
-    return f"spent: {what} counts in full from the first answer on; further answers add nothing to it before an extension"
+    what = "ρ" if grant.cost.rho is not None else "ε" if pure else "(ε, δ)"
+    extension = "" if is_once else " before an extension"
+    return f"spent: {what} counts in full from the first answer on; further answers add nothing to it{extension}"
 
 
 def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:

@@ -123,6 +123,20 @@ def test_used_up_grant_says_what_its_promise_covers(driver: Driver) -> None:
     assert covers not in run_connected("stream", "show", "numbers")
     driver.ask_many([{"id": "2", "stream": "numbers", "value": 3, "window": window(1)}])
     assert covers in run_connected("stream", "show", "numbers")
+    driver.extend("flights", "numbers", epsilon=1.0)
+    driver.ask_many(
+        [{"id": f"{hour}", "stream": "numbers", "value": 3, "window": window(hour)} for hour in (2, 3)]
+    )
+    assert covers.replace("2 answers", "first 2 of the 4 answers") in run_connected("stream", "show", "numbers")
+
+
+def test_stream_show_says_that_a_running_count_is_charged_once(driver: Driver) -> None:
+    driver.register(flights(total=20))
+    driver.open(
+        standing("running", {"kind": "running_count", "steps": 9}, window={"size": "1h"}), acknowledge=True
+    )
+    said = run_connected("stream", "show", "running")
+    assert "spent: ε counts in full from the first answer on; further answers add nothing to it\n" in said
 
 
 def test_results_name_their_window_and_group(driver: Driver) -> None:

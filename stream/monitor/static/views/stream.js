@@ -229,8 +229,9 @@ function promisedOf({ mechanism: kind, cutoff, added, expected_queries }) {
 
 /** Say what the promise of an exhausted stream covers. */
 function describeUsedUp(row) {
-  const covered = row.mechanism === "pmw" ? row.answered : Math.min(row.answered, promisedOf(row));
-  return `; the grant is used up, so the promise covers only the ${plural(covered, "answer")} given so far`;
+  const promised = row.mechanism === "pmw" ? row.answered : promisedOf(row);
+  const first = promised < row.answered ? `first ${count(promised)} of the ` : "";
+  return `; the grant is used up, so the promise covers only the ${first}${plural(row.answered, "answer")} given so far`;
 }
 
 /** Say how many answers a stream has given, of each of its two kinds. */
