@@ -234,21 +234,22 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
         )
     populations = {record.source.source: record.population or record.source.population for record in registered}
     own = populations.get(source.source) or source.population  # it may have joined a population meanwhile
-    others = [
-        record.source.source
+    others = {
+        record.source.source: record.source
         for record in registered
         if record.state == "open" and record.source.source != source.source
         if data & _data_of(record.source)
         if own is None or own != populations[record.source.source]
-    ]
+    }
     if not others:
         return None
     more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
     names = ", ".join(f"'{name}'" for name in sorted(others)[:3]) + more
+    can_join = not any(getattr(one, "has_periods", False) for one in (source, *others.values()))
+    join = "add both to one population with 'sotto source join', or " if can_join else ""
     return (
         f"{'path' if isinstance(source, TableSource) else 'topic'}: {source.source} has the same data as {names}, but a separate budget; "
-        "the spending of both adds up for the same people; add both to one population with 'sotto source join', or "
-        "end the streams of one with 'sotto stream close'"
+        f"the spending of both adds up for the same people; {join}end the streams of one with 'sotto stream close'"
     )
 
 

@@ -38,11 +38,16 @@ async def test_declaration_warns_of_another_budget_of_the_same_topic() -> None:
     installation.flow()
     async with installation.web() as client:
         same = await post(client, "/api/declarations", flights(source="again"), VIEWER)
+        daily = flights(source="again", unit="person-period", period="1d")
+        periods = await post(client, "/api/declarations", daily, VIEWER)
         other = await post(client, "/api/declarations", flights(source="again", topic="elsewhere"), VIEWER)
         repeated = await post(client, "/api/declarations", flights(), VIEWER)
         own = await post(client, "/api/declarations", flights(topic="sotto.answers"), VIEWER, status=409)
     assert own["message"].startswith("topic: 'sotto.answers' belongs to Sotto itself")
-    assert any("topic: again has the same data as 'flights'" in one for one in same["remarks"])
+    [warning] = [one for one in same["remarks"] if "topic: again has the same data as 'flights'" in one]
+    join = "add both to one population with 'sotto source join', or "
+    assert join in warning
+    assert warning.replace(join, "") in periods["remarks"], "a source with periods cannot join a population"
     assert not any("same data" in one or "registered before" in one for one in other["remarks"])
     assert "source: 'flights' was registered before, so nothing changes" in repeated["remarks"]
 
