@@ -171,6 +171,7 @@ async def test_register_keeps_its_entries_until_the_source_is_registered(open_pa
         await page.get_by_label("Its people are in no other source").check()
         await page.get_by_role("button", name="Register source…").click()
         await confirm_dialog(page, "Register source", "It is registered")
+        await expect(page).to_have_url(f"{address}/#/sources/people")  # else it replaces the next address
         await page.goto(f"{address}/#/register")
         await expect(page.get_by_label("Name").first).to_have_value("")
 
