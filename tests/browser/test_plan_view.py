@@ -124,3 +124,16 @@ async def test_plan_shows_how_far_the_error_curve_is(open_page: OpenPage, monkey
         assert await progress.is_visible()
         assert await page.locator(".curve[data-stale]").count() == 1
         await expect(page.locator(".curve[data-stale]")).to_have_count(0)
+
+
+async def test_plan_of_auto_names_mechanisms_without_an_expected_error(open_page: OpenPage) -> None:
+    """The comparison beside it may list such a mechanism, so it is not said that it does not apply."""
+    scene = Scene()
+    amounts = {name: {"kind": "integers", "minimum": 0, "maximum": 80_000} for name in ("amount", "income")}
+    table = {**PEOPLE, "attributes": {**amounts, "sex": ["F", "M"], "ill": ["no", "yes"]}}
+    scene.driver.register(table, {"amount": [1] * 9, "income": [2] * 9, "sex": ["F"] * 9, "ill": ["no"] * 9})
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "plan?source=people", OPERATOR)
+        await page.get_by_label("Mechanism").select_option("auto")
+        await expect(page.locator(".verdict")).to_contain_text("Histogram has no expected error")

@@ -26,7 +26,7 @@ function describeWindows({ windows, period }) {
 
 /** Describe the mechanism that `auto` chose, and the others by their expected errors. */
 function describeChoice([best, ...others]) {
-  const error = ({ error }) => (error === null ? "does not apply" : `${bound(error)} rows`);
+  const error = ({ error }) => (error === null ? "has no expected error" : `${bound(error)} rows`);
   return `auto takes ${mechanismName(best.kind)}: a count is expected to err by ${error(best)}; ${others.map((one) => `${mechanismName(one.kind)} ${error(one)}`).join(", ")}.`;
 }
 
