@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
@@ -306,15 +306,15 @@ class RefusalWarnings:
     def _due_topics(self, now: float) -> list[str]:
         return sorted(one for one in self._unreported if now - self._warned.get(one, 0.0) >= WARNING_SECONDS)
 
-    def take_due(self, sources: Mapping[str, str], now: float) -> list[tuple[str, RefusedShare]]:
-        """Return the due warnings: sources and their refused shares; topics that ``sources`` lacks are left out."""
-        found = []
+    def take_due(self, sources: Iterable[EventsSource], now: float) -> list[tuple[str, RefusedShare]]:
+        """Return the due warnings: sources and their refused shares; topics of no source are left out."""
+        found: list[tuple[str, RefusedShare]] = []
         for topic in self._due_topics(now):
             self._unreported.discard(topic)
-            source, share = sources.get(topic), self._topics[topic].share(now)
-            if source is not None and share is not None:
+            names, share = [one.source for one in sources if one.topic == topic], self._topics[topic].share(now)
+            if names and share is not None:
                 self._warned[topic] = now
-                found.append((source, share))
+                found += [(name, share) for name in names]
         return found
 
 
@@ -366,7 +366,7 @@ async def follow_refusals(
 async def _read_refusals(
     topics: Topics, find_sources: FindSources, show: Callable[[str, RefusedShare], None]
 ) -> None:
-    warnings, sources, looked_up = RefusalWarnings(), dict[str, str](), -LOOKUP_SECONDS
+    warnings, sources, looked_up = RefusalWarnings(), list[EventsSource](), -LOOKUP_SECONDS
     async with create_reader(local_settings()) as consumer:
         await require_visible(consumer, topics.rejected)
         places = [TopicPartition(topics.rejected, one) for one in range(topics.partitions)]
@@ -384,7 +384,6 @@ async def _read_refusals(
             if not warnings.is_due(time.time()):
                 continue
             if time.monotonic() - looked_up >= LOOKUP_SECONDS:
-                sources = {one.topic: one.source for one in await find_sources()}
-                looked_up = time.monotonic()
+                sources, looked_up = await find_sources(), time.monotonic()
             for source, share in warnings.take_due(sources, time.time()):
                 show(source, share)

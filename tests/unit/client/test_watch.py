@@ -439,13 +439,13 @@ def test_watch_warns_of_refused_events_once_a_minute() -> None:
         [Record("rejected", 0, 0, 0, None, b"{}"), *(dead_letter_of("ops.departures", at) for at in (1, 2))]
     )
     warnings.add([dead_letter_of("unwatched", 1)])
-    sources = {"ops.departures": "flights"}
+    sources = [parse_source(flights()), parse_source(flights(source="again"))]
     assert warnings.is_due(1000.0)
-    [(named, share)] = warnings.take_due(sources, 1000.0)
-    assert (named, share.events, share.share) == ("flights", 3, "50 to 90 %")
+    [(named, share), (other, _)] = warnings.take_due(sources, 1000.0)
+    assert (named, other, share.events, share.share) == ("flights", "again", 3, "50 to 90 %")
     warnings.add([dead_letter_of("ops.departures", 3)])
     assert not warnings.is_due(1059.0)
-    assert [one for one, _ in warnings.take_due(sources, 1060.0)] == ["flights"]
+    assert [one for one, _ in warnings.take_due(sources, 1060.0)] == ["flights", "again"]
     text = [line.plain for line in format_refusal("flights", share, 0.0, 60)]
     assert all(len(line) <= 60 for line in text)
     whole = re.sub(r"\s+", " ", " ".join(text))
