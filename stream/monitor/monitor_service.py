@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -318,16 +318,31 @@ class TopicWatch:
         self._settings = settings
         self._show = show
         self._logged: set[Difference] = set()
+        self._ledger, self._ledger_id = Topics(settings.prefix).ledger, ""
 
-    async def run(self) -> NoReturn:
-        """Check until cancelled; retry after errors."""
+    async def run(self) -> None:
+        """Check until the ledger is another topic than at first; retry after errors."""
         while True:
             try:
                 self.add_inspection(await inspect_topics(self._settings))
+                if self.is_recreated(await self._read_ledger_id()):
+                    return
             except (KafkaError, TopicsError, OSError, TimeoutError) as error:
                 reason = str(error) if isinstance(error, TopicsError) else type(error).__name__
                 log.warning("cannot inspect the topics", reason=reason)
             await asyncio.sleep(TOPICS_SECONDS)
+
+    async def _read_ledger_id(self) -> str:
+        async with create_reader(self._settings) as reader:
+            found: str = await reader.topic_id(TopicPartition(self._ledger, 0))
+        return found
+
+    def is_recreated(self, ledger_id: str) -> bool:
+        """Return whether the ledger was deleted and created again: the monitor would still show the old one."""
+        before, self._ledger_id = self._ledger_id or ledger_id, ledger_id
+        if before != ledger_id:
+            log.error("input recreated", topic=self._ledger, before=before, now=ledger_id)
+        return before != ledger_id
 
     def add_inspection(self, inspection: Inspection) -> None:
         """Show an inspection and log new differences."""

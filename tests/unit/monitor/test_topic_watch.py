@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream.kafka.topic_creation import Inspection
 from stream.kafka.topic_layouts import Difference
+from stream.monitor import monitor_service
 from stream.monitor.api.monitor_state import metrics_text
 from stream.monitor.monitor_service import TopicWatch
 from stream.settings import Settings
@@ -45,3 +46,23 @@ def test_topic_watch_logs_difference_when_it_begins(
         watch.add_inspection(Inspection(differences, [], []))
     logged = "".join(capsys.readouterr())
     assert logged.count("topic differs") == 2
+
+
+async def test_topic_watch_ends_the_monitor_if_the_ledger_is_recreated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the monitor would show the deleted ledger's budgets and be ready."""
+    ids = iter(["a", "a", "b"])
+
+    async def inspect(_: Settings) -> Inspection:
+        return Inspection([], [], [])
+
+    async def read_id(_: TopicWatch) -> str:
+        return next(ids)
+
+    monkeypatch.setattr(monitor_service, "inspect_topics", inspect)
+    monkeypatch.setattr(monitor_service, "TOPICS_SECONDS", 0)
+    monkeypatch.setattr(TopicWatch, "_read_ledger_id", read_id)
+    await TopicWatch(Settings(), lambda _: None).run()
+    assert "input recreated" in "".join(capsys.readouterr())
+    assert not list(ids)
