@@ -396,5 +396,5 @@ def summary_row(entry: TrailRecord) -> list[str]:
             streams = format_count(entry.streams, "stream")
             decision = f"there were {format_count(entry.sources, 'source')}, {streams}"
         case "restored":
-            decision = f"since the {'rollback' if entry.reason else 'backup'}: {entry.since}; {format_count(entry.lost, 'stream')} halted"
+            decision = f"later than this time; since the {'rollback' if entry.reason else 'backup'}: {entry.since}; {format_count(entry.lost, 'stream')} halted"
     return [str(entry.number), time_text, author, action, subject, decision, left]

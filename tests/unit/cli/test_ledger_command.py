@@ -83,7 +83,7 @@ def test_every_trail_entry_is_one_line(entries: Entries) -> None:
 def test_trail_line_of_a_loss_names_backup_or_rollback(reason: str | None, loss: str) -> None:
     digest = "0" * 64
     entry = TrailRestored(number=1, previous=digest, time=0, since="halt", lost=1, backup=digest, reason=reason)
-    assert summary_row(entry)[5] == f"since the {loss}: halt; 1 stream halted"
+    assert summary_row(entry)[5] == f"later than this time; since the {loss}: halt; 1 stream halted"
 
 
 def test_verify_compares_files_with_noted_heads(entries: Entries, tmp_path: Path) -> None:
