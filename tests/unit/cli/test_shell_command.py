@@ -115,7 +115,9 @@ async def test_shell_at_a_terminal_asks_only_if_confirmed(
 def test_shell_prices_and_asks_a_histogram(connected_driver: Driver) -> None:
     """Its first answer costs the grant, which is confirmed; later answers are free."""
     priced = run_shell("\\price SELECT COUNT(*) FROM people;\n")
-    assert "few: the answers cost at most ε 4 together (cheapest of the accurate open streams: " in priced
+    assert "few: the answers cost at most ε 4 together (cheapest of the accurate open streams: " in " ".join(
+        priced.split()
+    )
     connected_driver.open(stream("bars", "people", "histogram", epsilon=2.0, mechanism={"attributes": ["sex"]}))
     shown = run_shell("\\price SELECT COUNT(*) FROM bars;\n" + "SELECT COUNT(*) FROM bars;\n" * 2, "--yes")
     assert shown.count("bars: the answers cost at most ε 2 together") == 2
