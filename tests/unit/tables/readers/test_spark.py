@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from examples.spark_delta import visits as spark_delta
 from stream.tables.readers.table_files import parse_roots
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from tests.unit.tables.hostile_tables import assert_reads_as_parquet, hostile_cells
@@ -17,6 +16,9 @@ from tests.unit.tables.readers.guarded import AGE, cause
 from tests.unit.tables.small import source
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # pyspark's own
+spark_delta = pytest.importorskip(
+    "examples.spark_delta.visits", reason="pyspark, the extra spark, is not installed"
+)
 
 
 @pytest.fixture
