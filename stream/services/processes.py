@@ -31,6 +31,8 @@ from stream.settings import (
 
 RoleName = Literal["worker", "budget", "feed", "monitor", "alerts"]
 
+PROGRAM = "sotto"
+"""The module that services run."""
 STOP_SECONDS = 15.0
 """Seconds for a service to finish its batch and leave its group."""
 LOG_BYTES = 5_000_000
@@ -117,7 +119,7 @@ def start_sotto(
 ) -> subprocess.Popen[bytes]:
     """Start ``sotto`` with these arguments in a new session, with a pipe as its standard input."""
     return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
-        [sys.executable, "-P", "-m", "sotto", *arguments],
+        [sys.executable, "-P", "-m", PROGRAM, *arguments],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,
@@ -177,7 +179,7 @@ class Replicas:
         self._role = role
         self._settings = settings
         self._count = count
-        self._command = [sys.executable, "-P", "-m", "sotto", "serve", role, "--stop-with-stdin", *arguments]
+        self._command = [sys.executable, "-P", "-m", PROGRAM, "serve", role, "--stop-with-stdin", *arguments]
         self._dropped_variables = MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
         if "--key-file" in arguments or role == "feed":
             self._dropped_variables |= NOISE_KEY_VARIABLES

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+from stream.services import processes
 from tests.upgrade.record import CODE_SUFFIX, FOLDER
 
 
@@ -43,5 +44,6 @@ def unpack(folder: Path) -> Path:
 @contextmanager
 def services_of(code: Path) -> Iterator[None]:
     """Let services that are started in this block run this code."""
-    with patch.dict(os.environ, {"PYTHONPATH": str(code)}):
+    # The code of the last release starts its command line as ``stream.cli``.
+    with patch.dict(os.environ, {"PYTHONPATH": str(code)}), patch.object(processes, "PROGRAM", "stream.cli"):
         yield
