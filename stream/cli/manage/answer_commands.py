@@ -159,23 +159,25 @@ async def _print_notices(
             _print_lines(_format_line(time.time(), "! refused", "red", [source, problem], console.width))
 
     shown = 0
-    async with (
-        AsyncClient() as client,
-        _run_beside(
-            follow_refusals(client.topics, find := partial(watched_sources, client, streams, source), warn),
-            follow_topics(client, find, warn_of_topic),
+    async with AsyncClient() as client:
+        find_sources = partial(watched_sources, client, streams, source)
+        beside = _run_beside(
+            follow_refusals(client.topics, find_sources, warn),
+            follow_topics(client, find_sources, warn_of_topic),
             _report_idle_patterns(client, streams, source),
             report_silence(local_settings(), say_progress),
-        ),
-    ):
-        async for notice in client.watch(*streams, source=source, quiet=show_all, from_beginning=from_beginning):
-            if as_json:
-                show_json(notice_document(notice))
-            else:
-                _print_lines(format_notice(notice, console.width))
-            shown += 1
-            if shown == limit:
-                return
+        )
+        async with beside:
+            async for notice in client.watch(
+                *streams, source=source, quiet=show_all, from_beginning=from_beginning
+            ):
+                if as_json:
+                    show_json(notice_document(notice))
+                else:
+                    _print_lines(format_notice(notice, console.width))
+                shown += 1
+                if shown == limit:
+                    return
 
 
 @asynccontextmanager
