@@ -189,6 +189,8 @@ def _describe_alpha(goal: PlanGoal, attribute: str | None) -> str:  # noqa: C901
             return "in bounds: the α of a sum over people is this times its bound"
         case "groups" | "people_groups" if not goal.group_by:
             return "of every possible group-by: --group-by selects one"
+        case "running" if (goal.facts.universe or 1) == 1:
+            return "of a count without groups: groups, declared or of texts, have a larger α, which the stream's own plan shows"
         case _:
             return ""
 

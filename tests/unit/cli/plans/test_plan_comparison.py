@@ -100,6 +100,7 @@ def test_live_topic_defaults_to_running_counts() -> None:
     printed = compared("--source", json.dumps({**topic, "total": 3}), *beside)
     assert (printed["wanted"]["form"], printed["choice"]) == ("running", "running_count")
     assert alphas(printed) == alphas(compared("--form", "running", "--total", "3", *beside))
+    assert "groups, declared or of texts, have a larger α" in printed["least_alpha"]
     refused = CliRunner().invoke(app, ["plan", *beside, "--source", json.dumps(topic)])
     assert refused.exit_code != 0
     assert "declare the source's total" in str(refused.exception)
