@@ -15,9 +15,9 @@ from schemas import Auto, Calibration, ComparedMechanism, OpeningSpec, Pmw, Sour
 from stream.budget.openings import facts_for_plan
 from stream.budget.plan_facts import (
     SourceOptions,
+    alone_indices,
     choose_form,
     facts_of_source,
-    group_by_indices,
     ranked_attributes,
     summed_attributes,
 )
@@ -97,7 +97,7 @@ class MechanismComparison:
             "mechanisms": [
                 {
                     "mechanism": one.kind,
-                    "over": self.options.group_by if one.alone else None,
+                    "over": self.options.alone if one.alone else None,
                     **{name: getattr(one, name) for name in ("applies", "alpha", "epsilon", "vacuous")},
                     "calibration": None if one.calibration is None else one.calibration.method,
                     "why": one.why,
@@ -140,7 +140,7 @@ def compare_for_source(
         form=form,
         facts=facts,
         fields=fields,
-        group_by=group_by_indices(options, source),
+        group_by=alone_indices(form, options, source),
         summed=summed_attributes(form, source, options.attribute),
         ranked=ranked_attributes(form, source, options.attribute),
         **goal_fields,

@@ -66,9 +66,19 @@ class SourceOptions:
     group_by: tuple[str, ...] = ()
     attribute: str | None = None
 
+    @property
+    def alone(self) -> tuple[str, ...]:
+        """The attributes over which alone a mechanism over a table may be planned."""
+        return self.group_by or (() if self.attribute is None else (self.attribute,))
 
-def group_by_indices(options: SourceOptions, source: Source | None) -> tuple[int, ...]:
-    """Return the index of each ``--group-by``: an attribute's name, or a position (from 1) in ``--sizes``."""
+
+def alone_indices(form: Form, options: SourceOptions, source: Source | None) -> tuple[int, ...]:
+    """Return the index of each ``--group-by``, or of a quantile's attribute.
+
+    A grouping is an attribute's name, or a position (from 1) in ``--sizes``.
+    """
+    if form == "quantile" and isinstance(source, TableSource) and options.attribute in source.attributes:
+        return () if options.sizes else (list(source.attributes).index(options.attribute),)
     names = [str(index + 1) for index in range(len(options.sizes))]
     known = "a position in --sizes, whose positions are"
     if isinstance(source, TableSource) and not options.sizes:

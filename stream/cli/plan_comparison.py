@@ -142,7 +142,7 @@ def _print_inapplicable(others: list[Choice]) -> None:
 
 
 def _describe_attributes(options: SourceOptions) -> str:
-    return f"over the attribute{'s' * (len(options.group_by) > 1)} {', '.join(options.group_by)} only"
+    return f"over the attribute{'s' * (len(options.alone) > 1)} {', '.join(options.alone)} only"
 
 
 def _print_choice(comparison: MechanismComparison, sensitivity: float) -> None:

@@ -94,7 +94,7 @@ class Choice:
 
     ``alpha`` is its error at the goal's ε, and ``epsilon`` the ε that it needs for the goal's error. ``why``
     describes how ε is spent. If the mechanism does not apply, ``why`` is the reason, and ``alpha`` and
-    ``epsilon`` are None. If ``alone`` is True, the mechanism is planned over the grouped attributes alone.
+    ``epsilon`` are None. If ``alone`` is True, the mechanism is planned over the grouped or ranked attributes alone.
     """
 
     kind: str
@@ -115,8 +115,8 @@ class Choice:
 def rank_mechanisms(goal: PlanGoal, on_mechanism: Callable[[str], None] = lambda _: None) -> tuple[Choice, ...]:
     """Return all mechanisms, best first; mechanisms that do not apply are last.
 
-    ``on_mechanism`` is called with each kind before it is planned. With groups, a mechanism over a table's attributes
-    may appear twice: with all attributes, and with the grouped attributes alone. If ε is given, mechanisms are ranked
+    ``on_mechanism`` is called with each kind before it is planned. With groups or a quantile's attribute, a
+    mechanism over a table's attributes may appear twice: with all attributes, and with these alone. If ε is given, mechanisms are ranked
     by α, otherwise by ε. Of two that differ by at most a thousandth, the simpler one is first.
 
     Raises:

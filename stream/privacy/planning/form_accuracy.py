@@ -83,8 +83,8 @@ class PlanGoal:
     """The goal of a plan: to answer ``queries`` questions (or windows) with ``epsilon``, or within ``alpha``.
 
     ``fields`` has further fields of mechanisms, each for the mechanisms that have a field of this name.
-    ``group_by`` has the positions of the grouped attributes in ``facts.sizes``; it is empty if questions may
-    have any grouping. ``summed`` has the attributes of sums and means, and ``ranked`` the attributes of
+    ``group_by`` has the positions of the grouped attributes, or of a quantile's, in ``facts.sizes``; it is empty
+    if questions may have any. ``summed`` has the attributes of sums and means, and ``ranked`` the attributes of
     quantiles; both are empty if their ranges are unknown. ``q`` is the quantile.
     """
 
@@ -108,8 +108,8 @@ class PlanGoal:
         return self.form == "fraction" and self.facts.rows_public and self.facts.rows is not None
 
     def restrict_to_groups(self) -> PlanGoal | None:
-        """Return the goal with the grouped attributes alone; None if no attributes, or all, are grouped."""
-        if self.form != "groups" or not 0 < len(self.group_by) < len(self.facts.sizes):
+        """Return the goal with the grouped attributes or a quantile's alone; None if there are none or no others."""
+        if self.form not in {"groups", "quantile"} or not 0 < len(self.group_by) < len(self.facts.sizes):
             return None
         sizes = tuple(self.facts.sizes[axis] for axis in self.group_by)
         facts = replace(self.facts, sizes=sizes, universe=math.prod(sizes))
