@@ -201,22 +201,22 @@ def _sources_table(page: SourcePage, detail: Detail) -> Table:
     table = _table(f"Sources, least left first ({len(page.items)} of {page.total:,})")
     with_bar = detail <= Detail.NARROW
     _add_name(table, "source", detail)
-    for name in ("state", "budget", "left") if with_bar else ("state", "left"):
+    for name in ("state", "budget") if with_bar else ("state",):
         table.add_column(name, no_wrap=True)
+    _add_name(table, "left", detail)  # it may name a population
     for name in ("granted", "spent", "refunded", "total") if detail is Detail.ALL else ("spent",):
         table.add_column(name, justify="right", no_wrap=True)
     for line in page.items:
         row = line.current or line
-        least = min(row.left_share, 1.0 if row.population_left_share is None else row.population_left_share)
+        shared = 1.0 if row.population_left_share is None else row.population_left_share
+        least, whose = min((row.left_share, ""), (shared, f" of {row.population}"))
         low = "bold red" if least < 0.1 else ""
         amounts = (row.granted, row.spent, row.refunded, row.total) if detail is Detail.ALL else (row.spent,)
-        left = Text(format_share(least), low)
-        bar = [_draw_budget_bar(row)] if with_bar else []
         table.add_row(
             _format_name(line.source, row.starts),
             _format_state(line.state),
-            *bar,
-            left,
+            *([_draw_budget_bar(row)] if with_bar else []),
+            Text(format_share(least) + escape_text(whose), low),
             *map(_format_amount, amounts),
         )
     return _with_hint(table, "none yet: register one with 'sotto source add'", page.items)

@@ -215,6 +215,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
     with Client() as client:
         grants = join_grants(client, client.list_streams(source, limit=limit))
         record, allotments = client.budget(source), client.list_allotments(source=source)
+        people = None if record.population is None else client.population(record.population)
     if as_json:
         digests = {
             one.grant.spec.stream: {"status": one.status, "written": one.written} for one in grants if one.status
@@ -239,9 +240,11 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
                 f"'sotto stream list {source}' the streams of all periods",
                 soft_wrap=True,
             )
-    if record.population is not None:
+    if people is not None:
         say(
-            f"it also counts against population {record.population}; see 'sotto population show {record.population}'"
+            f"it also counts against population {record.population}, which has {format_left(people.left)} left: a new stream "
+            f"costs at most the smaller of both; see 'sotto population show {record.population}'",
+            soft_wrap=True,
         )
     more = f"; all: 'sotto stream list {source} --limit N'" if len(grants) == limit else ""
     show_table(

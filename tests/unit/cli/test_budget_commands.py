@@ -42,7 +42,10 @@ def test_population_is_registered_joined_and_shown(driver: Driver) -> None:
     lines = run_connected("source", "list").splitlines()
     assert all("ε 2.5" in line for line in lines if "wards" in line or "visits" in line)
     assert "left of its population" in "".join(lines)
-    assert "it also counts against population patients" in run_connected("source", "show", "visits")
+    limits = (
+        "it also counts against population patients, which has ε 2.5 left: a new stream costs at most the smaller"
+    )
+    assert limits in run_connected("source", "show", "visits")
     document = json.loads(run_connected("population", "show", "patients", "--json"))
     assert document["population"]["left"]["epsilon"] == 2.5
     assert [one["source"]["source"] for one in document["sources"]] == ["visits", "wards"]

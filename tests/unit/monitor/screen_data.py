@@ -20,6 +20,7 @@ from stream.monitor.api.service_models import MemberRow, RejectedReason, Rejecte
 
 Made = TypeVar("Made", bound=ApiModel)
 SOURCE = "patients-of-2026-of-all-hospitals"
+POPULATION = "patients"
 STREAMS = ("fever-watch-2026-11-22-ward-seven", "a")
 MEMBERS = ("worker-host-17-4711-a9", "budget-host-17-4712-b3")
 AMOUNT = Amount(epsilon=1.23457, delta=0.0, rho=0.0098765)
@@ -47,6 +48,7 @@ def screen_data() -> ScreenData:
         refunded=AMOUNT,
         left=AMOUNT,
         left_share=0.5,
+        population=POPULATION,
         population_left_share=0.0123,
     )
     streams = [

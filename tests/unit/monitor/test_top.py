@@ -12,7 +12,7 @@ from stream.cli.output import CommandError
 from stream.cli.top_command import _format_time, draw_screen, top
 from stream.monitor.api.models import StalledSource
 from stream.monitor.api.service_models import RefusalsView, RefusedEvents
-from tests.unit.monitor.screen_data import MEMBERS, SOURCE, STREAMS, screen_data
+from tests.unit.monitor.screen_data import MEMBERS, POPULATION, SOURCE, STREAMS, screen_data
 
 
 @pytest.mark.parametrize("width", [80, 90, 100, 120, 140, 200])
@@ -22,6 +22,7 @@ def test_draw_screen_cuts_no_word(width: int) -> None:
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "…" not in text
+    assert f"1.2% of {POPULATION}" in text, "the share left is its population's, which is smaller"
     for word in (SOURCE, *STREAMS, *MEMBERS, "not answering", "12,345/100,000", "123,456", "98,765", "1,234,567"):
         assert word in text, text
     for heading in (
