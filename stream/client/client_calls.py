@@ -6,13 +6,15 @@ the synchronous forms.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import aclosing, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel
 
@@ -77,6 +79,9 @@ Decoded = TypeVar("Decoded", bound=BaseModel)
 def new_id() -> str:
     """Return a unique id."""
     return uuid.uuid4().hex
+
+
+_REFUSALS_SECONDS: Final = 60.0
 
 
 class AsyncCalls(ABC):
@@ -388,9 +393,30 @@ class AsyncCalls(ABC):
 
         read = parse_statement(statement)
         sources, grants = (await self._read_ledger()).records_of(read.table)
-        asking = PreparedStatement.prepare(read, sources, grants, self._new_id(), max_price)
+        choices = [one for one in grants if one.spec.source == read.table]
+        refused = await self._refused_streams(read.table, choices) if len(choices) > 1 else ()
+        asking = PreparedStatement.prepare(read, sources, grants, self._new_id(), max_price, refused)
         results = asking.rejected or await self._ask_queries(asking.queries, timeout)
         return asking.table(results if outcomes or max_price == 0 else results.checked())
+
+    @cached_property
+    def _refusals(self) -> dict[str, tuple[float, set[str]]]:
+        return {}
+
+    async def _refused_streams(self, source: str, grants: Sequence[GrantRecord]) -> set[str]:
+        """Return the streams of a source that do not answer by their workers' last status, read once in a minute.
+
+        Kafka does not find a status by its stream, so a read may be long. It finds none without its ACL.
+        """
+        read_at, refused = self._refusals.get(source, (-math.inf, set[str]()))
+        if time.monotonic() - read_at < _REFUSALS_SECONDS:
+            return refused
+        with suppress(Forbidden):
+            statuses = await self.statuses(one.spec.stream for one in grants)
+            last = {(name, status.incarnation) for name, (status, _) in statuses.items() if status.refused}
+            refused = {one.spec.stream for one in grants if (one.spec.stream, one.identity.incarnation) in last}
+        self._refusals[source] = time.monotonic(), refused
+        return refused
 
     async def list_sources(self) -> list[SourceRecord]:
         """Return all registered sources with their budgets, sorted by name.

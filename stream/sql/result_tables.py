@@ -153,6 +153,7 @@ class PreparedStatement:
         grants: Sequence[GrantRecord],
         new_id: str,
         max_price: float | str | None = None,
+        refused: Collection[str] = (),
     ) -> PreparedStatement:
         """Convert a statement into queries with the ids ``new_id-0``, ``new_id-1`` and so on.
 
@@ -160,7 +161,7 @@ class PreparedStatement:
             Unknown: the stream does not exist, or the source has no open stream.
             StatementError: no stream supports the statement.
         """
-        chosen = choose_stream(statement, sources, grants)
+        chosen = choose_stream(statement, sources, grants, refused)
         plan, stream = chosen.plan, chosen.target.grant.spec.stream
         limit = {} if max_price is None else {"max_price": max_price}
         queries = validate_as_invalid(

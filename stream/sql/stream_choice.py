@@ -67,11 +67,14 @@ class StreamChoice:
 
 
 def choose_stream(
-    statement: SelectStatement, sources: Iterable[SourceRecord], grants: Sequence[GrantRecord]
+    statement: SelectStatement,
+    sources: Iterable[SourceRecord],
+    grants: Sequence[GrantRecord],
+    refused: Collection[str] = (),
 ) -> StreamChoice:
     """Plan a statement on the stream that it names, or on the cheapest open stream of the source.
 
-    Streams that can pay for the whole statement are preferred, then those whose answers may be informative, then those
+    Streams that their workers ``refused`` are chosen only if there are no others. Streams that can pay for the whole statement are preferred, then those whose answers may be informative, then those
     whose answers are expected to be free: first a histogram whose release is charged already, then a pmw stream that
     has begun, which charges only if it must measure. A pmw stream whose first answer did not measure the attributes of a
     question together comes after other free streams, because it may guess that they are independent. Otherwise the least ε for the statement's questions decides. If the
@@ -97,6 +100,7 @@ def choose_stream(
         raise StatementError(
             f"FROM {statement.table}: none of its streams answers this statement; " + "; ".join(reasons)
         )
+    plans = [one for one in plans if one.target.grant.spec.stream not in refused] or plans
     best = _best_choice(plans)
     left, needed = _answers_left(best.target.grant), len(best.plan.questions)
     # A grant that pays for no answer is reported by the worker, in the outcome.

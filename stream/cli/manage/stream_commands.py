@@ -134,20 +134,21 @@ def list_streams(
     after: Annotated[str | None, typer.Option(help="Begin the page after this stream.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the ledger's streams; on a source with periods, list only each stream's latest period.
+    """List streams; on a source with periods, list only each stream's latest period.
 
-    Answers since the last charge record, and that a stream is not answering, are only in 'sotto stream show' and
-    'sotto source show'.
+    A page, or a list as JSON, has the ledger's records alone: not that a stream is not answering, nor its last answers.
     """
     with Client() as client:
         grants = client.list_streams(source, limit=limit, after=after, periods=True)
-    if limit is None:
-        grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
+        if limit is None:
+            grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
+        is_page = as_json or limit is not None or after is not None
+        shown = [*map(ShownGrant, grants)] if is_page else join_grants(client, grants)
     if as_json:
         show_json(grants)
         return
     all_periods = all_periods or limit is not None or after is not None
-    lines = group_by_name(map(ShownGrant, grants), lambda one: one.grant.spec.stream, every=all_periods)
+    lines = group_by_name(shown, lambda one: one.grant.spec.stream, every=all_periods)
     full = f"; for the next page add '--after {lines[-1].name}'" if len(lines) == limit else ""
     none = "no streams; open one with 'sotto stream open'" if after is None else f"no streams after '{after}'"
     show_table(
@@ -168,6 +169,8 @@ def list_streams(
         ],
         optional=["period"],
     )
+    for one in (line.item for line in lines if line.item.state == "not answering"):
+        say(f"{one.grant.spec.stream} is not answering: {one.reason}", soft_wrap=True)
 
 
 @app.command("extend")

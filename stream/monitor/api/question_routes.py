@@ -276,7 +276,8 @@ def price_statement(tables: MonitorTables, text: StatementText) -> StatementPric
     """Return the questions of a SELECT and their cost, without asking them."""
     try:
         parsed = parse_statement(text.statement)
-        prepared = PreparedStatement.prepare(parsed, *_sources_and_streams(tables, parsed.table), "price")
+        found = _sources_and_streams(tables, parsed.table)
+        prepared = PreparedStatement.prepare(parsed, *found, "price", refused=_refused_streams(tables))
     except (Unknown, Invalid) as error:
         raise _statement_problem(error) from None
     grant, source = prepared.target.grant, prepared.target.source
@@ -308,9 +309,9 @@ async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: S
         if asker is not None and (asked := asker.find_asked_stream(f"{statement.id}-0")) is not None:
             # A repeated statement goes to the same stream, although another stream may be cheaper now.
             parsed = replace(parsed, table=asked)
-        prepared = PreparedStatement.prepare(
-            parsed, *_sources_and_streams(tables, parsed.table), statement.id, statement.max_price
-        )
+        named = _sources_and_streams(tables, parsed.table)
+        refused = _refused_streams(tables)
+        prepared = PreparedStatement.prepare(parsed, *named, statement.id, statement.max_price, refused)
     except (Unknown, Invalid) as error:
         raise _statement_problem(error) from None
     found = prepared.rejected or await _ask_or_problem(asker, prepared.queries)
@@ -356,6 +357,10 @@ async def _ask_or_problem(asker: Asker | None, queries: Sequence[Query]) -> list
         raise ProblemError(503, "unavailable", f"the monitor's principal may not ask: {error}"[:1024]) from None
     except SottoError as error:
         raise ProblemError(503, "unavailable", f"{error}; send the same request again"[:1024]) from None
+
+
+def _refused_streams(tables: MonitorTables) -> set[str]:
+    return {one.name for one in tables.streams.values() if one.missing_input is not None}
 
 
 def _sources_and_streams(tables: MonitorTables, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:

@@ -82,7 +82,7 @@ def test_stream_list_pages_list_each_period_separately(run: Any) -> None:
     assert "no streams after 'late~'" in run("stream", "list", "--after", "late~")
 
 
-def test_stream_list_reads_no_status(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_stream_list_reads_no_status(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka cannot find a status by its stream, so each page would need to read the whole topic."""
     monkeypatch.setattr(Driver, "statuses", None)
     assert "1 stream" in run("stream", "list", "--limit", "1")

@@ -9,11 +9,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from schemas import AnswersCalibration
+from schemas import Amount, AnswersCalibration, Position, StreamStatus
 from sotto import Driver, Exhausted, Invalid, Rejected, StatementError, Table, Unknown
 from stream.formatting import ROWS_LEFT_OUT
+from stream.processing.topic_names import partition_of
 from stream.tables.rows import Frame
 from tests.builders import OTHER_KEY, installation, source, stream
+from tests.commands import connect_commands, run_connected
 
 RNG = random.Random(7)
 ROWS = 400
@@ -261,6 +263,41 @@ def test_cheapest_open_stream_of_a_source_answers() -> None:
     made.sql("SELECT COUNT(*) FROM guess")
     assert made.sql(sums).stream == "guess"
     assert made.sql(counts).stream == "cells"
+
+
+def test_stream_that_waits_for_its_table_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is chosen only if FROM names it, or if no other stream supports the statement; the list names its cause."""
+    driver = opened(LAPLACE, epsilon=90, name="cheap", neighbors="replace")
+    driver.open(stream("dear", "patients", mechanism=LAPLACE, epsilon=900))
+    asked = "SELECT COUNT(*) FROM patients"
+    assert driver.sql(asked, max_price=0).stream == "cheap"
+    append_refusal(driver, "patients", "cheap")
+    monkeypatch.setattr("stream.client.client_calls._REFUSALS_SECONDS", 0.0)
+    assert driver.sql(asked, max_price=0).stream == "dear"
+    assert driver.sql("SELECT COUNT(*) FROM cheap", max_price=0).stream == "cheap"
+    connect_commands(monkeypatch, driver)
+    assert "cheap is not answering: table: differs" in run_connected("stream", "list", "patients")
+    driver.close("patients", "dear")
+    assert driver.sql(asked, max_price=0).stream == "cheap"
+
+
+def append_refusal(driver: Driver, source: str, name: str) -> None:
+    """Append the status of a worker that waits for the stream's table."""
+    status = StreamStatus(
+        stream=name,
+        source=source,
+        incarnation=driver.grant(source, name).identity.incarnation,
+        state="open",
+        answered=0,
+        tops=0,
+        tops_left=None,
+        spent=Amount(epsilon=0.0, delta=0.0),
+        alpha=1.0,
+        position=Position(topic="queries", partition=0, offset=0),
+        refused="table: differs",
+    )
+    partition = partition_of(name.encode(), driver.topics.partitions)
+    driver._append((driver.topics.status, partition), name.encode(), status.model_dump_json().encode())
 
 
 def test_free_stream_that_measured_the_pair_is_preferred_to_a_guess() -> None:
