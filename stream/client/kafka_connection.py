@@ -8,7 +8,12 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError, ProducerClosed
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaError,
+    ProducerClosed,
+    TopicAuthorizationFailedError,
+)
 
 from schemas.wire import MalformedEventError
 from stream.diagnostics import context_headers
@@ -211,7 +216,10 @@ class KafkaConnection:
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None = None
     ) -> asyncio.Future[Any]:
         while True:
-            sender = await self._get_sender()
+            try:
+                sender = await self._get_sender()
+            except ClusterAuthorizationFailedError:  # idempotent writes need Write on any topic
+                raise TopicAuthorizationFailedError({topic}) from None
             try:
                 return await sender.send(topic, key, value, headers, partition)
             except ProducerClosed:

@@ -7,16 +7,23 @@ IdempotentWrite. Therefore Describe and IdempotentWrite are not granted separate
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from aiokafka.errors import ClusterAuthorizationFailedError, KafkaConnectionError, for_code
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaConnectionError,
+    UnsupportedVersionError,
+    for_code,
+)
 from aiokafka.protocol.admin import CreateAclsRequest
 
 from stream.kafka.client.broker_connections import SecurityError, connection_options, raise_if_refused
 from stream.kafka.client.client_patches import BrokerClient
+from stream.kafka.client.wire_requests import TopicId, build_topic_ids_request
 from stream.kafka.topic_layouts import (
     alerts_group,
     budget_group,
@@ -30,6 +37,8 @@ from stream.settings import Settings
 
 ANY_HOST: Final = "*"
 _ALLOW: Final = 3
+_UNKNOWN: Final = -1 << 31
+"""The sign bit of a set of operations that Kafka does not know."""
 
 
 class AclRole(StrEnum):
@@ -222,13 +231,7 @@ async def create_acls(settings: Settings, principal: str, access: Iterable[AclEn
 
     SecurityError if Kafka refuses; the message says why.
     """
-    client = BrokerClient(**connection_options(settings))
-    try:
-        try:
-            await client.bootstrap()
-        except KafkaConnectionError:
-            await raise_if_refused(settings)
-            raise
+    async with _broker_client(settings) as client:
         for one in access:
             response = await client.send(client.get_random_node(), _request(principal, one))
             for code, message in response.creation_responses:
@@ -237,6 +240,35 @@ async def create_acls(settings: Settings, principal: str, access: Iterable[AclEn
                     refused = error is ClusterAuthorizationFailedError  # Kafka's message is a dump of the request
                     reason = "this principal lacks Alter on the cluster" if refused else message or error.__name__
                     raise SecurityError(f"Kafka did not create the access control list: {reason}")
+
+
+async def unwritable_topics(settings: Settings, role: AclRole) -> list[str]:
+    """Returns a role's topics that this principal may not write; none if the brokers do not say."""
+    names = [
+        one.name
+        for one in role_access(settings)[role]
+        if (one.operation, one.resource, one.prefixed) == (Operation.WRITE, Resource.TOPIC, False)
+    ]
+    async with _broker_client(settings) as client:
+        try:
+            answer = await client.send(client.get_random_node(), build_topic_ids_request(names, operations=True))
+        except UnsupportedVersionError:
+            return []
+    found: Mapping[str, TopicId] = answer
+    may = 1 << _OPERATION_CODES[Operation.WRITE]
+    return sorted(name for name in names if name in found and not found[name].operations & (may | _UNKNOWN))
+
+
+@asynccontextmanager
+async def _broker_client(settings: Settings) -> AsyncIterator[Any]:
+    client = BrokerClient(**connection_options(settings))
+    try:
+        try:
+            await client.bootstrap()
+        except KafkaConnectionError:
+            await raise_if_refused(settings)
+            raise
+        yield client
     finally:
         await client.close()
 

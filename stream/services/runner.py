@@ -51,14 +51,19 @@ topics_log = get_logger("topics")
 
 
 async def guard_topics(settings: Settings, role: AclRole) -> None:
-    """Refuse a role's topics if Kafka deletes records that must be kept; log other differences.
+    """Refuse a role's topics if Kafka deletes records that must be kept, or refuses writes; log other differences.
 
     Raises:
-        TopicsError: Kafka deletes such records because of the settings that the message names.
+        TopicsError: Kafka deletes such records because of the settings that the message names, or Write is missing.
         KafkaError, TimeoutError: Kafka does not answer.
     """
     async with asyncio.timeout(CHECK_SECONDS):
         found = await inspect_topics(settings, attempts=20, role=role)
+        unwritable = await acls.unwritable_topics(settings, role)
+    if unwritable:
+        raise TopicsError(
+            f"Kafka does not let this principal write: {', '.join(unwritable)}; grant it the access of 'sotto topics acl --role {role}'"
+        )
     if found.retention_differences:
         raise TopicsError(
             f"Kafka deletes records that must be kept: {format_differences(found.retention_differences)}; run 'sotto ledger verify' before this {role} is started again "

@@ -26,7 +26,7 @@ from sotto import AsyncClient, Forbidden, SottoError, Unknown
 from stream.cli.output import CommandError
 from stream.cli.setup_commands import topics_app
 from stream.engine.restore import create_reader, read_to_end
-from stream.kafka.acls import AclEntry, AclRole, Operation, Resource, create_acls, role_access
+from stream.kafka.acls import AclEntry, AclRole, Operation, Resource, create_acls, role_access, unwritable_topics
 from stream.kafka.broker_addresses import free_port
 from stream.kafka.client.broker_connections import SecurityError, admin_client, connection_options
 from stream.kafka.topic_creation import check_topics, inspect_topics, require_topics
@@ -333,11 +333,42 @@ async def test_service_without_its_role_reports_it_at_start(matrix: SecuredKafka
         await require_topics(analyst.model_copy(update={"prefix": "elsewhere"}))
 
 
+async def test_missing_write_is_reported_with_its_topic(matrix: SecuredKafka) -> None:
+    """A service reports it at its start, and a client that may write to no topic names the topic of its questions."""
+    admin, topics = matrix.administrator(MATRIX), Topics(MATRIX)
+    matrix.add_users(["half"])
+    access = role_access(admin)
+    writes = AclEntry.write(topics.trail)
+    granted = [*access[AclRole.ANALYST], *(one for one in access[AclRole.BUDGET] if one not in writes)]
+    await create_acls(admin, "User:half", [one for one in granted if one.operation is not Operation.WRITE])
+    half = matrix.user("half", MATRIX)
+    seen = AclEntry(Operation.DESCRIBE, Resource.TOPIC, topics.queries)
+    await create_acls(admin, "User:half", [seen])
+    async with asyncio.timeout(120):
+        while True:
+            try:
+                async with AsyncClient(half) as client:
+                    await publish_query(client)
+            except Forbidden as error:
+                if f"({topics.queries})" in str(error):
+                    break
+            except SottoError:
+                await asyncio.sleep(0.2)  # the broker may not know the user or its access yet
+        await create_acls(admin, "User:half", [one for one in granted if one.operation is Operation.WRITE])
+        while await unwritable_topics(half, AclRole.BUDGET) != [topics.trail]:
+            await asyncio.sleep(0.1)
+        with pytest.raises(
+            TopicsError, match=f"write: {topics.trail}; grant it the access of 'sotto topics acl --role budget'"
+        ):
+            await guard_topics(half, AclRole.BUDGET)
+
+
 @pytest.mark.parametrize("role", [AclRole.WORKER, AclRole.BUDGET, AclRole.FEED, AclRole.MONITOR])
 async def test_service_may_read_configuration_of_its_topics(matrix: SecuredKafka, role: AclRole) -> None:
     async with asyncio.timeout(120):
         while (await inspect_topics(matrix.role(role, MATRIX), role=role)).hidden:
             await asyncio.sleep(0.1)  # the broker may not know all access yet
+    assert await unwritable_topics(matrix.role(role, MATRIX), role) == []
 
 
 async def test_service_without_access_to_configuration_starts_unchecked(matrix: SecuredKafka) -> None:

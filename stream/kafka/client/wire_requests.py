@@ -58,10 +58,14 @@ class EndResponse(NamedTuple):
 
 
 class TopicId(NamedTuple):
-    """A topic id in the form of Kafka's tools (empty if the topic has none), or an error code."""
+    """A topic id in the form of Kafka's tools (empty if the topic has none), or an error code.
+
+    ``operations`` has a bit for each operation that the principal may do, or is negative if Kafka does not say.
+    """
 
     error: int
     topic_id: str
+    operations: int
 
 
 class Identity(NamedTuple):
@@ -204,11 +208,11 @@ def build_end_request(transactional_id: str, identity: tuple[int, int]) -> Reque
     return Request(END, _text(transactional_id) + _pack_end(*identity, True) + _NO_TAGS, _parse_end_response)
 
 
-def build_topic_ids_request(topics: Collection[str]) -> Request:
-    """Returns the request for the ``TopicId`` of each topic; it creates no topics."""
+def build_topic_ids_request(topics: Collection[str], *, operations: bool = False) -> Request:
+    """Returns the request for the ``TopicId`` of each topic, on demand with ``operations``; it creates no topics."""
     asked = b"".join(_NO_ID + _text(topic) + _NO_TAGS for topic in topics)
-    no_creation_no_authorizations = bytes(3)
-    body = _varint(len(topics) + 1) + asked + no_creation_no_authorizations + _NO_TAGS
+    no_creation_no_cluster_operations = bytes(2)
+    body = _varint(len(topics) + 1) + asked + no_creation_no_cluster_operations + bytes([operations]) + _NO_TAGS
     return Request(METADATA, body, _parse_topic_ids)
 
 
@@ -344,16 +348,14 @@ def _parse_topic_ids(body: bytes) -> Mapping[str, TopicId]:
     found = {}
     for _ in range(reader.count()):
         error, topic, topic_id = reader.int16(), reader.text(), bytes(reader.data(_ID_BYTES))
-        found[topic] = TopicId(
-            error, "" if topic_id == _NO_ID else urlsafe_b64encode(topic_id).decode().rstrip("=")
-        )
+        shown_id = "" if topic_id == _NO_ID else urlsafe_b64encode(topic_id).decode().rstrip("=")
         reader.data(1)
         for _ in range(reader.count()):
             reader.data(2 + 3 * 4)
             for _ in range(3):  # replicas, in-sync replicas, offline replicas
                 reader.data(4 * reader.count())
             reader.skip_tags()
-        reader.int32()
+        found[topic] = TopicId(error, shown_id, reader.int32())
         reader.skip_tags()
     return found
 

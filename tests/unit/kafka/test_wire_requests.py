@@ -151,7 +151,7 @@ def test_features_response_without_features_is_empty() -> None:
 
 @given(st.lists(names, min_size=1, unique=True))
 def test_ask_topic_ids_names_topics_and_creates_none(topics: list[str]) -> None:
-    """A metadata request of version 10 names topics without ids, and asks for neither creation nor authorizations."""
+    """A metadata request of version 10 names topics without ids, and asks for no creation, and for operations on demand."""
     body = BytesIO(wire_requests.build_topic_ids_request(topics).encode())
     found = []
     for _ in range(topics_of(body)):
@@ -160,6 +160,7 @@ def test_ask_topic_ids_names_topics_and_creates_none(topics: list[str]) -> None:
         assert TaggedFields.decode(body) == {}
     assert found == topics
     assert body.read() == b"\0\0\0\0"
+    assert wire_requests.build_topic_ids_request(topics, operations=True).encode().endswith(b"\0\0\1\0")
 
 
 ids = st.binary(min_size=16, max_size=16)
@@ -177,7 +178,13 @@ def test_topic_ids_are_decoded_as_kafkas_tools_show_them(
     ]
     described = several(
         [
-            Int16.encode(code) + text(name) + topic_id + b"\0" + several(parts) + Int32.encode(-1) + tagged(extra)
+            Int16.encode(code)
+            + text(name)
+            + topic_id
+            + b"\0"
+            + several(parts)
+            + Int32.encode(1 << 4)
+            + tagged(extra)
             for name, (code, topic_id) in topics.items()
         ]
     )
@@ -186,7 +193,7 @@ def test_topic_ids_are_decoded_as_kafkas_tools_show_them(
         Int32.encode(0) + brokers + text("cluster") + Int32.encode(1) + described + Int32.encode(-1) + tagged({})
     )
     assert wire_requests.build_topic_ids_request(list(topics)).decode(BytesIO(body)) == {
-        name: (code, base64.urlsafe_b64encode(topic_id).decode()[:22] if any(topic_id) else "")
+        name: (code, base64.urlsafe_b64encode(topic_id).decode()[:22] if any(topic_id) else "", 1 << 4)
         for name, (code, topic_id) in topics.items()
     }
 
