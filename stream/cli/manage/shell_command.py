@@ -6,6 +6,7 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -257,6 +258,16 @@ def _find_completions(words: Iterable[str], typed: str) -> list[tuple[str, int]]
     return [(word, len(typed)) for word in dict.fromkeys(words) if word.casefold().startswith(start)]
 
 
+@contextmanager
+def _explain_interruption(meaning: str) -> Iterator[None]:
+    """Print what Ctrl-C means for questions in progress; it then ends the shell."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        typer.echo(f"interrupted: {meaning}", err=True)
+        raise
+
+
 class ShellSession:
     """Runs the statements and commands of a shell; errors are printed, and the shell continues."""
 
@@ -295,7 +306,8 @@ class ShellSession:
         return True
 
     async def _ask(self, statement: str, *, prices_only: bool = False) -> None:
-        priced = await self._client.sql(statement, outcomes=True, max_price=0.0)
+        with _explain_interruption("nothing was charged"):
+            priced = await self._client.sql(statement, outcomes=True, max_price=0.0)
         if not any(one.is_priced for one in priced.results):
             self._show(priced)  # free answers, or a rejection
             return
@@ -303,7 +315,13 @@ class ShellSession:
         if prices_only:
             say("nothing was charged")
         elif not self._confirms or await self._is_confirmed(priced):
-            self._show(await self._client.sql(statement, outcomes=True))
+            asked = (
+                f"the questions may have been sent and are then answered and charged: 'sotto answers --stream "
+                f"{priced.stream} --from-beginning' shows the answers, and 'sotto stream show {priced.stream}' the charges"
+            )
+            with _explain_interruption(asked):
+                table = await self._client.sql(statement, outcomes=True)
+            self._show(table)
 
     async def _is_confirmed(self, priced: Table) -> bool:
         source = self._catalog.streams.get(priced.stream) or await self._client.source_of(priced.stream)

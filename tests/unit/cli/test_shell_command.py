@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -110,6 +111,23 @@ async def test_shell_at_a_terminal_asks_only_if_confirmed(
     assert await session.run("SELECT COUNT(*) FROM few")
     assert connected_driver.grant("people", "few").answered == answered
     assert not session.has_failed
+
+
+@pytest.mark.parametrize(
+    ("calls", "words"), [(0, "nothing was charged"), (1, "answered and charged: 'sotto answers")]
+)
+async def test_ctrl_c_says_what_the_questions_cost(
+    connected_driver: Driver, capsys: pytest.CaptureFixture[str], calls: int, words: str
+) -> None:
+    """Nothing is charged until the price is shown; after that, the questions may be in Kafka."""
+    priced = connected_driver.sql("SELECT COUNT(*) FROM many", outcomes=True, max_price=0.0)
+    client: Any = SimpleNamespace(sql=AsyncMock(side_effect=[*[priced][:calls], asyncio.CancelledError]))
+    with pytest.raises(asyncio.CancelledError):
+        await ShellSession(client, Catalog([], []), confirms=False).run("SELECT COUNT(*) FROM many")
+    assert (
+        f"interrupted: {'the questions may have been sent and are then ' * calls}{words}"
+        in capsys.readouterr().err
+    )
 
 
 def test_shell_prices_and_asks_a_histogram(connected_driver: Driver) -> None:
