@@ -45,9 +45,18 @@ def make_synchronous(
     @wraps(call)
     def run(self: SyncCalls, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
         portal = self._get_portal()
-        return portal.run(call(portal.client, *args, **kwargs))
+        return portal.run(_call_public(self, call, portal.client, *args, **kwargs))
 
     return run
+
+
+def _call_public(public: SyncCalls, call: Callable[..., Returned], *args: Any, **kwargs: Any) -> Returned:
+    """Call an asynchronous function; an error about its arguments names the public method."""
+    try:
+        return call(*args, **kwargs)
+    except TypeError as error:
+        name = f"{type(public).__name__}.{call.__name__}"
+        raise TypeError(str(error).replace(call.__qualname__, name)) from None
 
 
 def make_generator_method(
@@ -58,7 +67,7 @@ def make_generator_method(
     @wraps(call)
     def run(self: SyncCalls, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Generator[Item, None, None]:
         portal = self._get_portal()
-        generator = call(portal.client, *args, **kwargs)
+        generator = _call_public(self, call, portal.client, *args, **kwargs)
         try:
             while (item := portal.run(next_item(generator))) is not None:
                 yield item

@@ -393,6 +393,15 @@ def test_client_accepts_the_address_of_kafka_as_text(kind: Any) -> None:
     assert as_settings("127.0.0.1:9999", {}).bootstrap == "127.0.0.1:9999"
 
 
+async def test_wrong_arguments_name_the_public_method() -> None:
+    calls: list[tuple[Any, str]] = [(Driver(KEY), "Driver"), (AsyncClient(), "AsyncClient")]
+    for client, name in calls:
+        with pytest.raises(TypeError, match=rf"^{name}\.ask\(\) missing 1 required positional argument"):
+            client.ask(stream="s", where="TRUE")
+        with pytest.raises(TypeError, match=rf"^{name}\.trail\(\) got an unexpected keyword"):
+            list(client.trail(last=1))
+
+
 def test_errors_of_keys_and_secret_files_are_sotto_errors() -> None:
     """One ``except SottoError`` catches an unusable noise key or secret file, too."""
     assert issubclass(NoiseKeyError, SottoError)
