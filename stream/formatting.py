@@ -182,6 +182,21 @@ def describe_choice(compared: Sequence[ComparedMechanism]) -> str:
     return "; ".join([text, *(f"{one.kind} {_expected_error(one)}" for one in others)])
 
 
+def remark_on_rows(rows: int | None, alpha: float) -> str | None:
+    """Describe what ``auto``'s choice means for a private number of rows; ``rows`` is the given guess of it."""
+    if rows is None:
+        return (
+            "whether that is informative depends on the number of rows, which is private: give a public guess in "
+            "mechanism.rows, and a stream that is not informative is refused"
+        )
+    if alpha <= LARGEST_SHARE * rows:
+        return None
+    return (
+        f"the promise of {format_error_bound(alpha, grouped=True)} is more than a third of the {rows:,} rows: counts of the "
+        "workload are expected to err far less, but only a larger epsilon promises it"
+    )
+
+
 def _expected_error(one: ComparedMechanism) -> str:
     if one.error is None:
         return f"does not apply: {one.why}"

@@ -52,6 +52,7 @@ from stream.formatting import (
     describe_source_bound,
     format_count,
     format_error_bound,
+    remark_on_rows,
 )
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
@@ -102,11 +103,8 @@ def open_stream(
     ]
     if receipt.compared:
         lines.append(describe_choice(receipt.compared))
-        if isinstance(spec.mechanism, Auto) and spec.mechanism.rows is None and source.neighbors == "add-remove":
-            lines.append(
-                "whether that is informative depends on the number of rows, which is private: give a public guess in "
-                "mechanism.rows, and a stream that is not informative is refused"
-            )
+        if isinstance(spec.mechanism, Auto) and source.neighbors == "add-remove":
+            lines.append(remark_on_rows(spec.mechanism.rows, grant.calibration.alpha))
     if (standing := grant.spec.standing) is not None:
         lines.append(describe_standing_query(grant.spec, source))
         if isinstance(source, EventsSource):

@@ -269,6 +269,9 @@ def _over_first(count: int, what: str) -> str:
     return f"over the first {count:,} {what}s" if count > 1 else f"over the first {what}"
 
 
+TAKE_AUTO: Final = "; for many questions about a table take 'auto'"
+
+
 def describe_uninformative(
     spec: StreamSpec,
     calibration: Calibration,
@@ -326,7 +329,7 @@ def _describe_remedy(mechanism: Mechanism) -> str:
         case AboveThreshold() | NumericSparse():
             return "give a larger epsilon, a smaller cutoff or a larger threshold"
         case Laplace():
-            return "give a larger epsilon or fewer answers; for many questions about a table take 'auto'"
+            return f"give a larger epsilon or fewer answers{TAKE_AUTO}"
         case NoisyMax() | Exponential() | UnknownGroups():
             return "give a larger epsilon or fewer answers"
         case RandomizedResponse():

@@ -11,6 +11,8 @@ import pytest
 
 from schemas import EstimateCalibration, Laplace, OpeningSpec, OpenStream, Pmw
 from sotto import Driver, Refused
+from stream.budget.mechanism_choice import choose_mechanism, opening_warning
+from stream.budget.openings import plan_stream
 from tests.builders import KEY, source
 from tests.commands import connect_commands, run_connected
 
@@ -187,3 +189,27 @@ def test_command_asks_for_a_guess_of_a_private_number_of_rows(monkeypatch: pytes
     guessed = {**useless, "stream": "other", "mechanism": {"kind": "auto", "rows": ROWS}}
     with pytest.raises(Refused, match="not informative"):
         run_connected("stream", "open", json.dumps(guessed))
+
+
+def test_command_compares_a_promise_with_the_guessed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice is by the expected error of the workload, so α may be far larger."""
+    driver, names = Driver(KEY, partitions=1), [f"a{number}" for number in range(10)]
+    wide = source("t", "table", path="-", attributes=dict.fromkeys(names, 4), neighbors="add-remove", epsilon=50.0)
+    driver.register(wide, {name: [0, 1] for name in names})
+    connect_commands(monkeypatch, driver)
+    asked = auto(epsilon=0.25, mechanism={"kind": "auto", "rows": 12_000})
+    said = " ".join(run_connected("stream", "open", json.dumps(asked)).split())
+    assert "the promise of 5,171 is more than a third of the 12,000 rows" in said
+    asked = auto("large", epsilon=5.0, mechanism={"kind": "auto", "rows": 12_000})
+    assert "more than a third" not in run_connected("stream", "open", json.dumps(asked))
+
+
+@pytest.mark.parametrize("mechanism", [{"kind": "auto"}, {"kind": "laplace", "answers": 3}])
+def test_warning_about_auto_does_not_advise_auto(mechanism: dict[str, Any]) -> None:
+    asked = OpeningSpec.model_validate(auto(mechanism=mechanism, epsilon=0.1, expected_queries=3))
+    about = table().budget("t").source
+    chosen = choose_mechanism(asked, about)
+    assert isinstance(chosen.spec.mechanism, Laplace)
+    warning = opening_warning(chosen, plan_stream(chosen.spec, about), about, about_rows=10)
+    assert warning is not None
+    assert warning.endswith("take 'auto'" if mechanism["kind"] == "laplace" else "or fewer answers")
