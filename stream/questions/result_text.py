@@ -9,6 +9,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from schemas import (
+    INDEPENDENCE,
     TOO_MANY_TEXTS,
     Amount,
     Answer,
@@ -53,8 +54,8 @@ _BAR_WIDTH, _BAR_HEIGHT = 160, 14
 def format_answer(answer: Answer) -> str:
     """Format an answer in one line: stream, number with ± and interval, price, and the stream's spent ε."""
     parts = [f"{answer.stream}{format_window(answer)}:", format_content(answer)]
-    if answer.alpha is not None:
-        parts.append(f"± {format_error_bound(answer.alpha)}{getattr(answer, 'alpha_unit', '')}")
+    if (alpha := shown_alpha(answer)) is not None:
+        parts.append(f"± {alpha}")
     if answer.interval is not None:
         parts.append(f"(95 %: {format_interval(answer.interval, answer.estimate)})")
     if answer.choice is not None and answer.choice_intervals is not None:
@@ -68,6 +69,22 @@ def format_answer(answer: Answer) -> str:
     if answer.spent is not None:
         parts.append(f"· stream spent ε {answer.spent.epsilon:.4g}")
     return " ".join(parts)
+
+
+_ESTIMATED: Final = {"estimate", "hypothesis", INDEPENDENCE}
+"""The bases of numbers without an interval that may be quantiles."""
+
+
+def shown_alpha(answer: Answer) -> str | None:
+    """Format α with its unit, which the question decides; if it is unknown, intervals replace α."""
+    if answer.alpha is None:
+        return None
+    text = f"{format_error_bound(answer.alpha)}{getattr(answer, 'alpha_unit', '')}"
+    if answer.window is not None or getattr(answer, "query", None) is not None:
+        return text
+    if answer.interval or answer.intervals or answer.choice_intervals:
+        return None
+    return text + ", of a quantile in rows of rank" * (answer.basis in _ESTIMATED)
 
 
 def format_content(answer: Answer, *, with_intervals: bool = False) -> str:

@@ -26,7 +26,13 @@ from stream.formatting import did_you_mean, format_count, format_error_bound, fo
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.clamped_values import VALUE_FIELDS
-from stream.questions.result_text import format_numbers, format_text_interval, format_typical_error, format_window
+from stream.questions.result_text import (
+    format_numbers,
+    format_text_interval,
+    format_typical_error,
+    format_window,
+    shown_alpha,
+)
 from stream.questions.results import Group
 
 
@@ -366,11 +372,9 @@ def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
     if answer.choices is not None and with_estimates:
         parts.append(", ".join(f"'{one}'" for one in answer.choices))
     ends = answer.choice_intervals if answer.choice is not None else None
-    # The unit of alpha depends on the question. If the question is unknown, the intervals replace alpha.
-    intervals = answer.interval or answer.intervals or answer.choice_intervals
-    alpha = answer.alpha if answer.query is not None or intervals is None else None
+    alpha = shown_alpha(answer)
     facts = [
-        "" if alpha is None else f"±{format_error_bound(alpha)}{answer.alpha_unit}",
+        "" if alpha is None else f"±{alpha}",
         "" if answer.interval is None else f"95 %: {format_interval(answer.interval, answer.estimate)}",
         "" if ends is None else f"95 %: {format_text_interval(ends[0])}",
         format_typical_error(answer),

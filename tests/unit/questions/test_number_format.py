@@ -104,7 +104,7 @@ def test_numbers_and_bounds_have_one_notation_everywhere(text: str) -> None:
 def test_numbers_are_written_within_their_intervals() -> None:
     """No text says "-3 (95 %: 0 to 1)"; the published number stays as it is."""
     few = answer(estimate=-3.0, interval=(0.0, 1.0))
-    assert "s: 0 ± 4.001 (95 %: 0 to 1)" in result_text.format_answer(few)
+    assert "s: 0 (95 %: 0 to 1)" in result_text.format_answer(few)
     assert few.estimate == -3.0
     groups = answer(estimates=(-3.0, 7.0), intervals=((0.0, 0.0), (3.0, 11.0)))
     assert "[0, 7]" in result_text.format_answer(groups)
@@ -130,6 +130,10 @@ def test_answer_to_an_unknown_question_has_intervals_without_alpha() -> None:
         answer(estimates=(3682.0, 51.0), intervals=((1635.0, 5729.0), (0.0, 90.0)))
     )
     assert text == "s q answer 3682 (95 %: 1635 to 5729), 51 (95 %: 0 to 90)"
+    assert result_text.format_answer(answer(estimate=50.0, interval=(24.0, 74.0))) == "s: 50 (95 %: 24 to 74)"
+    median = answer(estimate=50.0, basis="estimate")
+    for text in (query_commands._format_answer(median), result_text.format_answer(median)):
+        assert "4.001, of a quantile in rows of rank" in text
 
 
 @pytest.mark.parametrize(
