@@ -102,15 +102,19 @@ def format_content(answer: Answer, *, with_intervals: bool = False) -> str:
     elif answer.choices is not None:
         found = [quote_name(one) for one in answer.choices]
         if with_intervals:
-            ends = [f" (95 %: {format_text_interval(one)})" for one in answer.choice_intervals or ()]
-            found = list(map("".join, zip(found, ends or repeat(""), strict=False)))
-            found = _prefix_names(names, found)
+            found = _prefix_names(names, format_choices(answer))
     elif names is not None:
         found = names
     else:
         return answer.outcome
     more = len(found) - MAX_LISTED_RESULTS
     return f"[{', '.join(found[:MAX_LISTED_RESULTS])}{f', … {more} more' if more > 0 else ''}]"
+
+
+def format_choices(answer: Answer) -> list[str]:
+    """Quote the dates or categories of an answer, each with its 95 % interval if it has one."""
+    ends = [f" (95 %: {format_text_interval(one)})" for one in answer.choice_intervals or ()]
+    return list(map("".join, zip(map(quote_name, answer.choices or ()), ends or repeat(""), strict=False)))
 
 
 def format_text_interval(ends: TextInterval) -> str:

@@ -27,6 +27,7 @@ from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.clamped_values import VALUE_FIELDS
 from stream.questions.result_text import (
+    format_choices,
     format_numbers,
     format_text_interval,
     format_typical_error,
@@ -370,7 +371,7 @@ def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
     if answer.choice is not None:
         parts.append(f"'{answer.choice}'")
     if answer.choices is not None and with_estimates:
-        parts.append(", ".join(f"'{one}'" for one in answer.choices))
+        parts.append(", ".join(format_choices(answer)))
     ends = answer.choice_intervals if answer.choice is not None else None
     alpha = shown_alpha(answer)
     facts = [

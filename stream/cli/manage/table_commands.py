@@ -118,7 +118,8 @@ def _print_report(report: CheckReport) -> None:
         if one.sum_moved:
             say(
                 f"{'rounding' if one.fate == 'rounded' else f'clamping values {one.what} the range'} changes the sum of {one.attribute} by {one.sum_moved:+,.6g}"
-                + " over all rows, also those left out" * bool(report.left_out)
+                + " over all rows, also those left out"
+                * bool(report.left_out or report.counted not in {None, report.rows})
             )
     if report.surplus_lines:
         say(f"lines with more cells than columns: {report.surplus_lines:,}; extra cells are ignored")

@@ -222,6 +222,8 @@ def test_source_command_warns_of_the_data_of_another_budget(
     again = added("second", "./data/p.csv", population="patients")
     assert "warning: path: second has the same data as 'first', but a separate budget" in again
     assert "with 'sotto source join', or end the streams of one with 'sotto stream close'" in again
+    assert "people; end the streams" in added("replaced", "data/p.csv", neighbors="replace"), "it cannot join"
+    driver.halt("replaced")
     assert "warning" not in added("other", "data/q.csv")
     run_connected("source", "join", "first", "patients")
     assert "warning" not in added("third", "data/p.csv", population="patients")

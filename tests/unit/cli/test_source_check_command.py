@@ -78,6 +78,10 @@ def test_misfitting_table_has_status_1_and_lists_every_misfit() -> None:
         "the table does not fit its declaration",
     ):
         assert expected in text, expected
+    two = "age,sex,bmi,who\n140,F,22,a\n130,F,22,a\n"
+    beyond = check(two, source={**SOURCE, "person": "who"}).stdout
+    assert "left out for a cell: 0 (0 %)" in beyond
+    assert "by -30 over all rows, also those left out" in beyond, "a row is beyond the contribution bound"
 
 
 def test_missing_columns_are_reported_with_the_found_ones() -> None:

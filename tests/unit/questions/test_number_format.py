@@ -156,12 +156,16 @@ def test_typical_error_of_an_unknown_question_has_no_unit() -> None:
 
 
 def test_printed_answer_names_no_rest_of_a_stream_that_ended() -> None:
-    """The rest of a closed stream is refunded; a ± in rows of rank is not printed beside a date."""
+    """The rest of a closed stream is refunded; dates have intervals instead of a ± in rows of rank."""
     closed = answer(outcome="halted", alpha=None, reason="closed on request", tops_left=3)
     assert query_commands._format_answer(closed) == "s q halted: closed on request"
     day = answer(choice="2024-01-05", choice_intervals=(("2024-01-02", "2024-01-07"),), tops_left=3)
     assert query_commands._format_answer(day) == (
         "s q answer '2024-01-05' (95 %: 2024-01-02 to 2024-01-07), 3 charged answers left"
+    )
+    two = answer(choices=("low", "high"), choice_intervals=(("low", "mid"), ("mid", "high")), tops_left=3)
+    assert query_commands._format_answer(two) == (
+        "s q answer 'low' (95 %: low to mid), 'high' (95 %: mid to high), 3 charged answers left"
     )
 
 
