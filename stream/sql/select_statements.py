@@ -28,7 +28,14 @@ from stream.sql.aggregates import (
     strip_parentheses,
     whole_number_of,
 )
-from stream.sql.statement_clauses import Having, PeopleQuery, parse_having, parse_people_column, parse_people_query
+from stream.sql.statement_clauses import (
+    SUPPORTED_SUBQUERIES,
+    Having,
+    PeopleQuery,
+    parse_having,
+    parse_people_column,
+    parse_people_query,
+)
 from stream.sql.statement_text import (
     columns_of,
     conditions_of,
@@ -139,7 +146,9 @@ def _parse_text(text: str) -> SelectStatement:
     try:
         _require_select(text)
         if (name := unquoted_special_name(text)) is not None:
-            raise StatementError(f'{_ONE_NAME_RULE}: FROM "{to_one_line(name)}"')
+            shown = to_one_line(name)
+            schema = f', or without the schema: FROM "{shown.rpartition(".")[2]}"' * ("." in shown)
+            raise StatementError(f'{_ONE_NAME_RULE}: FROM "{shown}"{schema}')
         parsed = DIALECT.parser().parse(tokenize(text), text)
         trees = [tree for tree in parsed if not isinstance(tree, exp.Semicolon | None)]
     except SqlglotError as error:
@@ -241,7 +250,7 @@ def _parse_table(select: exp.Select) -> tuple[str, set[str]]:
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         raise StatementError("FROM: name one source or one stream")
     if any(value for name, value in table.args.items() if name not in {"this", "alias"}):
-        raise StatementError(_ONE_NAME_RULE)
+        raise StatementError(f"{_ONE_NAME_RULE}, and without a schema")
     remove_table_names(select, table)
     return table.name, {table.name, table.alias}
 
@@ -283,6 +292,8 @@ def _parse_column(
     if not is_aliased and _upper_tokens(written) != _upper_tokens(name):
         name = written
     node = strip_parentheses(node.this if isinstance(node, exp.Alias) else node)
+    if people is not None and isinstance(node, exp.Star | exp.Column):
+        raise StatementError(SUPPORTED_SUBQUERIES)
     if isinstance(node, exp.Star):
         raise StatementError(f"* would return rows of all columns; {SUPPORTED_AGGREGATES}")
     if isinstance(node, exp.Column):

@@ -26,7 +26,8 @@ from stream.tables.predicates import OPERATORS
 
 SUPPORTED_SUBQUERIES: Final = (
     "FROM a subquery: ask SELECT COUNT(*) FROM (SELECT person FROM t GROUP BY person HAVING COUNT(*) >= 2), or "
-    "SELECT SUM(LEAST(s, 100)) FROM (SELECT person, SUM(a) AS s FROM t GROUP BY person)"
+    "SELECT SUM(LEAST(s, 100)) FROM (SELECT person, SUM(a) AS s FROM t GROUP BY person); for one row for each group leave "
+    "the outer SELECT out: SELECT a, COUNT(*) FROM t GROUP BY a"
 )
 
 

@@ -76,7 +76,7 @@ class StreamCheck:
         mechanism = grant.spec.mechanism
         self._lacks_counts = isinstance(mechanism, UnknownGroups) and not mechanism.counts
 
-    def check_groups(self, names: Sequence[str]) -> None:
+    def check_groups(self, names: Sequence[str], where: str | None) -> None:
         """Refuse repeated attributes, several texts, and too many declared groups."""
         if len(set(names)) < len(names):
             raise StatementError("GROUP BY: an attribute is named twice; name it once")
@@ -87,9 +87,9 @@ class StreamCheck:
             )
         cells = self._cell_count([name for name in names if name not in texts])
         if cells > MAX_CATEGORIES:
-            of_text = " of each text" if texts else ""
+            counted = " of each text" * bool(texts) + ", counting those that WHERE excludes" * (where is not None)
             raise StatementError(
-                f"GROUP BY: there are {cells:,} groups{of_text}; group by fewer or smaller attributes, with at most {MAX_CATEGORIES:,}"
+                f"GROUP BY: there are {cells:,} groups{counted}; group by fewer or smaller attributes, with at most {MAX_CATEGORIES:,}"
             )
 
     def check_question(self, column: str, query: Mapping[str, Any]) -> int:
@@ -256,7 +256,7 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
     groups = tuple(named.find_attribute(attribute, "GROUP BY") for attribute in statement.groups)
     _require_groups(statement, columns, groups, named)
     check = StreamCheck(source, grant, () if has_functions else statement.conditions)
-    check.check_groups(groups)
+    check.check_groups(groups, statement.where)
     _require_numbers(statement, columns, source)
     if any(name in source.texts for name in groups):
         _require_one_count(columns)

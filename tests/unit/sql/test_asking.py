@@ -472,8 +472,10 @@ def test_statement_result_states_the_contribution_bound() -> None:
 def test_more_groups_than_any_stream_answers_are_refused() -> None:
     ages = {"kind": "integers", "minimum": 0, "maximum": 99}
     made = opened(LAPLACE, 1, attributes={"age": ages, "bmi": {**ages, "maximum": 59}})
-    with pytest.raises(StatementError, match="6,000 groups"):
+    with pytest.raises(StatementError, match="6,000 groups; group by"):
         made.sql("SELECT age, bmi, COUNT(*) FROM s GROUP BY age, bmi")
+    with pytest.raises(StatementError, match="6,000 groups, counting those that WHERE excludes; group by"):
+        made.sql("SELECT age, bmi, COUNT(*) FROM s WHERE age < 3 GROUP BY age, bmi")
 
 
 def test_unambiguous_name_in_another_case_is_found() -> None:

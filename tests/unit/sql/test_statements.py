@@ -145,7 +145,8 @@ def test_names_may_be_qualified_by_the_table_or_its_alias() -> None:
 def test_name_with_special_characters_needs_double_quotes(name: str, rest: str) -> None:
     """Without quotes it is refused, and never read as another name."""
     with pytest.raises(
-        StatementError, match=f'in double quotes if it has special characters.*: FROM "{re.escape(name)}"$'
+        StatementError,
+        match=f'in double quotes if it has special characters.*: FROM "{re.escape(name)}"(, or without the schema|$)',
     ):
         parse_statement(f"SELECT COUNT(*) FROM {name}{rest}")  # noqa: S608
     assert parse_statement(f'SELECT COUNT(*) FROM "{name}"{rest}').table == name  # noqa: S608
@@ -186,7 +187,16 @@ def test_order_finds_aliased_column_by_its_expression() -> None:
         ("SELECT COUNT(*) FROM a JOIN b ON a.x = b.x", "statements are about one table"),
         ("SELECT COUNT(*) FROM (SELECT 1) AS x", "FROM"),
         ("SELECT COUNT(*) FROM f(3)", "FROM"),
-        ("SELECT COUNT(*) FROM s.a", "by its name alone"),
+        ("SELECT COUNT(*) FROM main.a", 'FROM "main.a", or without the schema: FROM "a"$'),
+        ('SELECT COUNT(*) FROM "main"."a"', "by its name alone .*, and without a schema"),
+        (
+            "SELECT q.b, q.n FROM (SELECT b, COUNT(*) AS n FROM a GROUP BY b) AS q",
+            "leave the outer SELECT out: SELECT a",
+        ),
+        (
+            "SELECT * FROM (SELECT b, COUNT(*) AS n FROM a GROUP BY b) AS q",
+            "FROM a subquery: .*leave the outer SELECT out",
+        ),
         ("SELECT COUNT(*) FROM a TABLESAMPLE (10)", "by its name alone"),
         ("WITH x AS (SELECT 1) SELECT COUNT(*) FROM x", "one SELECT from one table"),
         ("SELECT COUNT(*) FROM a HAVING SUM(b) > 1", "write it in SELECT as well"),
