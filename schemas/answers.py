@@ -62,6 +62,7 @@ class Answer(Event, wire_omits_defaults=True):
     * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``; ``intervals`` has an
       interval for each of the ``estimates``. Each interval is about one number alone. They are null if the
       law of the number's noise is unknown, and for a question with ``top``, because it selects numbers.
+      ``unknown_groups`` publishes them with ``top`` too: they do not hold then.
     * ``top_groups`` has the group of each of the ``estimates`` of a question with ``top``. A stream of
       ``unknown_groups`` that groups by a text and declared attributes has ``top_groups`` in place of ``keys``.
     * ``spent`` is the privacy loss of the stream up to this answer. ``tops_left`` is the number of charged

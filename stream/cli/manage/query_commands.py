@@ -279,7 +279,10 @@ def _show_groups(answer: Result, groups: Sequence[Group]) -> None:
         texts = [format_estimate(number, answer.alpha, ends, grouped=True) for number, ends in numbers]
         columns.append((_numbers_heading(answer), texts))
         if answer.intervals:
-            columns.append(("95 %", [format_interval(ends, n, grouped=True) for n, ends in numbers if ends]))
+            # Intervals of texts are published also with ``top``, which selects numbers.
+            is_stored = answer.query is None and answer.window is None
+            heading = "95 % without top" if is_stored and (answer.keys or answer.top_groups) else "95 %"
+            columns.append((heading, [format_interval(ends, n, grouped=True) for n, ends in numbers if ends]))
     elif answer.choices:
         columns.append(("value", answer.choices))
     if answer.choice_intervals:

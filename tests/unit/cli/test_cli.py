@@ -208,6 +208,11 @@ def test_answer_names_the_unit_of_an_iqr_and_why_top_has_no_intervals(capsys: py
     why, *_ = made.ask("s", group_by=["ward"], top=1).warnings
     assert why.startswith("top: groups that are chosen by their noisy numbers have no 95 % interval")
     assert not any(one.startswith("top:") for one in made.ask("s", group_by=["ward"]).warnings)
+    texts = Result(id="a", stream="s", outcome="answer", estimates=(9.0,), intervals=((7.0, 11.0),), keys=("flu",))
+    show_answer(texts, as_json=False)
+    assert "95 % without top" in capsys.readouterr().out, "the question of a printed record is unknown"
+    show_answer(texts.with_question(Query(id="a", stream="s", group_by=("diagnosis",)), None), as_json=False)
+    assert "without top" not in capsys.readouterr().out
 
 
 def test_choice_says_what_its_error_is(capsys: pytest.CaptureFixture[str]) -> None:
