@@ -32,6 +32,7 @@ from tests.unit.monitor.installation import (
     get,
     post,
     spec,
+    status,
 )
 from tests.unit.monitor.survey import PEOPLE, ROWS, surveyed
 
@@ -449,6 +450,16 @@ async def test_statement_price_counts_its_questions_and_asks_none() -> None:
         installation.flow()
         ended = await post(client, path, {"statement": "SELECT COUNT(*) FROM counts"}, status=409)
         assert ended["message"] == "stream 'counts' is halted, and answers no statement"
+
+
+async def test_statement_avoids_a_stream_that_waits_for_its_table() -> None:
+    installation = surveyed()
+    asked = {"statement": "SELECT COUNT(*) FROM people"}
+    async with installation.web() as client:
+        first = (await post(client, "/api/statements/price", asked, VIEWER))["stream"]
+        waiting = status(installation, first, 9, 0, 7).model_copy(update={"refused": "table: differs"})
+        installation.show(waiting)
+        assert (await post(client, "/api/statements/price", asked, VIEWER))["stream"] != first
 
 
 async def test_repeated_statement_uses_the_stream_of_its_first_attempt() -> None:
