@@ -297,8 +297,9 @@ EVENT_IS_PERSON: Final = (
 
 
 def describe_rows(source: TableSource) -> tuple[str, ...]:
-    """Describe which person a row belongs to if no column identifies persons, and which rows are left out."""
-    lines = () if source.person is not None else (ROW_IS_PERSON,)
+    """Describe a view's rows, whose a row is if no column identifies persons, and which rows are left out."""
+    lines = [] if source.view is None else [f"its rows are those of {' '.join(source.view.select.split())}"]
+    lines += [] if source.person is not None else [ROW_IS_PERSON]
     domains = source.attributes.items()
     texts = " except texts" if source.texts else ""
     person = "" if source.person is None else f", or of '{source.person}',"

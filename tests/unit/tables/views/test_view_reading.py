@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from schemas import TableSource
 from stream.cli.app import app
-from stream.formatting import warn_about_shared_data
+from stream.formatting import describe_rows, warn_about_shared_data
 from stream.tables.checks import FoundValue, ViewRows, check_table
 from stream.tables.checks.row_counts import UnreadableCells, ViewTableRows
 from stream.tables.columns_table import PrivateTable
@@ -255,13 +255,16 @@ def test_check_of_a_view_reports_left_out_rows_and_unread_cells(folder: Path) ->
 
 
 def test_stream_on_a_view_is_answered(folder: Path) -> None:
-    """A source with a view is registered, and its stream answers."""
+    """A source with a view is registered, and its stream answers; users see which rows the view leaves out."""
     driver = Driver(noise_key=bytes(32))
     driver.register(rows_source(folder).model_copy(update={"epsilon": 1000.0}))
     laplace = {"kind": "laplace", "answers": 2}
     driver.open({"stream": "late", "source": "view", "epsilon": 1000, "mechanism": laplace})
     [row] = driver.sql("SELECT COUNT(*) FROM late WHERE state = 'NJ'")
     assert 1 in row.values()
+    assert describe_rows(rows_source(folder))[0] == (
+        "its rows are those of SELECT a.state FROM flights f JOIN airports a ON a.code = f.origin WHERE f.delay > 60"
+    )
 
 
 def test_shared_people_of_two_sources_are_remarked(folder: Path) -> None:
