@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
+from math import ceil, prod, sqrt
+from statistics import NormalDist
 from typing import Final
 
 from schemas import (
@@ -23,8 +24,17 @@ from schemas import (
 )
 from stream.errors import Unknown
 from stream.formatting import did_you_mean, format_error_bound
-from stream.privacy.accuracy.release_accuracy import histogram_alpha
+from stream.privacy.accuracy.noise_laws import (
+    GAUSSIAN_TAIL_FACTOR,
+    SUM_ROUNDING,
+    part_failure,
+    sum_alpha,
+    weighted_bound,
+)
+from stream.privacy.accuracy.release_accuracy import SUMS_PART, cell_alpha, histogram_alpha, release_law
 from stream.privacy.composition.costs import EPSILON_UNITS, charged_answers, ordinary_charges_left, realised_cost
+from stream.privacy.composition.gaussian_losses import LEAST_VARIANCE
+from stream.privacy.noise.samplers import Gaussian
 from stream.privacy.planning.warm_starts import warm_start_order
 from stream.sql.aggregates import StatementError
 from stream.sql.select_statements import SelectStatement
@@ -217,7 +227,29 @@ def _alpha(choice: StreamChoice) -> float:
     try:
         return histogram_alpha(calibration, universe, cells)
     except ModuleNotFoundError:  # a client without SciPy
-        return histogram_alpha(calibration, universe, cells, full_weights=False)
+        return _bound_without_scipy(calibration, universe, cells)
+
+
+def _bound_without_scipy(calibration: ReleaseCalibration, universe: int, cells: int) -> float:
+    """Return a valid bound that is a little larger than ``histogram_alpha``, for a client without SciPy."""
+    law, sums, beta = release_law(calibration), calibration.expected_queries, SUMS_PART * calibration.beta
+    if isinstance(law, Gaussian):
+
+        def reach(failure: float, draws: int) -> float:
+            deviations = -NormalDist().inv_cdf(0.5 * failure) * SUM_ROUNDING
+            return float(ceil(sqrt(law.variance) * sqrt(draws) * deviations))
+
+        cell = reach(part_failure((1.0 - SUMS_PART) * calibration.beta, universe), 1)
+        if cells == 1 or law.variance >= LEAST_VARIANCE:
+            return min(cells * cell, reach(beta / sums / GAUSSIAN_TAIL_FACTOR**cells, cells))
+        return min(cells * cell, sum_alpha(law, cells, sums, beta, full_weights=False))
+    if cells == 1:
+        return min(cell_alpha(calibration, universe), sum_alpha(law, 1, sums, beta, full_weights=False))
+    bound = weighted_bound(float(law.rate), cells, sums, beta)
+    return min(
+        cells * cell_alpha(calibration, universe),
+        min(bound(step / 1000) for step in range(1, 1000)) * SUM_ROUNDING,
+    )
 
 
 def _is_far_better(one: StreamChoice, other: StreamChoice) -> bool:

@@ -188,7 +188,6 @@ def test_client_alone_compares_streams_as_with_scipy() -> None:
     code = """
 from types import SimpleNamespace as Some
 from schemas import Integers, StreamSpec
-from stream.privacy.accuracy.noise_laws import normal_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.plans import choose_calibration
 from stream.sql.stream_choice import _alpha
@@ -200,12 +199,19 @@ source = Some(attributes={"age": Integers(kind="integers", minimum=0, maximum=39
 for rows in (1, 2_000):
     target = Some(grant=Some(spec=spec, calibration=calibration), source=source)
     print(_alpha(Some(target=target, plan=Some(rows=[()] * rows))))
-print(normal_reach(1e-9))
 """
     complete, alone = (run(text) for text in (code, WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=code)))
-    (many, few, reach), found = (list(map(float, done.stdout.split())) for done in (complete, alone))
-    assert found == pytest.approx([many, found[1], reach], rel=1e-3), alone.stderr
-    assert few < found[1] < 1.5 * few
+    (many, few), (many_alone, few_alone) = (list(map(float, done.stdout.split())) for done in (complete, alone))
+    assert many_alone == pytest.approx(many, rel=1e-3)
+    assert few < few_alone < 1.5 * few
+
+
+def test_bounds_of_a_plan_need_scipy() -> None:
+    """A worker must not plan with other bounds than another one."""
+    for call in ("normal_reach(1e-9)", "least_bound(abs)"):
+        code = f"import stream.privacy.accuracy.noise_laws as laws; laws.{call}"
+        done = run(WITHOUT.format(missing={"scipy"}, code=code))
+        assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'scipy'"
 
 
 def test_driver_names_its_missing_extra() -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from stream.optional_packages import np, optimize, special
@@ -160,6 +159,11 @@ def weighted_reach(rate: float, terms: int, sums: int, beta: float) -> float:
     in common. By Chernoff's bound x = min_s [ln(2·sums/β) + terms·ln E e^{sX}] / s, because E e^{wsX}
     does not decrease in |w|. With the rate λ, E e^{sX} = 1 / (1 − r²), where r = sinh(s/2) / sinh(λ/2).
     """
+    return least_bound(weighted_bound(rate, terms, sums, beta))
+
+
+def weighted_bound(rate: float, terms: int, sums: int, beta: float) -> Callable[[float], float]:
+    """Return the function of r whose minimum is ``weighted_reach``; each of its values is a valid bound."""
     allowed = math.log(2.0 * sums / beta)
     half = 0.5 * rate
 
@@ -168,7 +172,7 @@ def weighted_reach(rate: float, terms: int, sums: int, beta: float) -> float:
         tilt = 2.0 * math.asinh(fraction * math.sinh(half))
         return (allowed - terms * math.log1p(-fraction * fraction)) / tilt
 
-    return least_bound(bound)
+    return bound
 
 
 def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, full_weights: bool) -> float:
@@ -185,16 +189,10 @@ def laplace_sum_alpha(rate: float, terms: int, sums: int, beta: float, *, full_w
 
 
 def least_bound(bound: Callable[[float], float]) -> float:
-    """Return the minimum of a unimodal function on (0, 1), each value of which is a valid bound.
-
-    A client may lack SciPy; it compares streams by the least of 999 values.
-    """
-    try:
-        options = {"xatol": _RESOLUTION}
-        least = float(optimize.minimize_scalar(bound, bounds=(0.0, 1.0), method="bounded", options=options).fun)
-    except ModuleNotFoundError:
-        least = min(bound(step / 1000) for step in range(1, 1000))
-    return least * SUM_ROUNDING
+    """Return the minimum of a unimodal function on (0, 1), each value of which is a valid bound."""
+    options = {"xatol": _RESOLUTION}
+    least = optimize.minimize_scalar(bound, bounds=(0.0, 1.0), method="bounded", options=options).fun
+    return float(least) * SUM_ROUNDING
 
 
 GAUSSIAN_TAIL_FACTOR = 1.0 + 3e-13
@@ -240,11 +238,7 @@ def sum_alpha(law: Symmetric, terms: int, sums: int, beta: float, *, full_weight
 
 def normal_reach(failure: float) -> float:
     """Return z such that a normal variable is beyond ±z deviations with probability ``failure``."""
-    try:
-        quantile = float(special.ndtri(0.5 * failure))
-    except ModuleNotFoundError:  # a client without SciPy
-        quantile = NormalDist().inv_cdf(0.5 * failure)
-    return max(0.0, -quantile * SUM_ROUNDING)
+    return max(0.0, -float(special.ndtri(0.5 * failure)) * SUM_ROUNDING)
 
 
 def clopper_pearson_lower(successes: ArrayLike, trials: int, alpha: float) -> Floats:
