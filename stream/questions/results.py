@@ -110,8 +110,7 @@ class Result(ConvertibleRows, Answer):
         The definition has the groups of a live histogram and the facts that warnings name.
         """
         self._source = source
-        if spec.standing is not None:
-            self._spec = spec
+        self._spec = self._spec if spec.standing is None else spec
         return self
 
     @property
@@ -141,6 +140,12 @@ class Result(ConvertibleRows, Answer):
         return f"{domain.granularity}s" if isinstance(domain, Dates) and domain.part is None else ""
 
     @property
+    def charge_name(self) -> str:
+        """The name of one answer that ``tops_left`` counts; one charge pays for all counts of a running count."""
+        is_running = self._spec is not None and self._spec.mechanism.kind == "running_count"
+        return "count" if is_running else "charged answer"
+
+    @property
     def groups(self) -> tuple[Group, ...] | None:
         """The group of each number of a ``group_by`` question or live histogram; None for other answers.
 
@@ -156,10 +161,8 @@ class Result(ConvertibleRows, Answer):
         group_by = None if self._query is None else self._query.group_by
         if self._query is None and self._spec is not None and isinstance(self._spec.mechanism, Histogram):
             group_by = self._spec.mechanism.attributes
-        if numbers is None or group_by is None or self._source is None:
-            return None
-        groups = groups_of(self._source, group_by)
-        return groups if groups is not None and len(groups) == len(numbers) else None
+        groups = None if group_by is None or self._source is None else groups_of(self._source, group_by)
+        return groups if groups is not None and numbers is not None and len(groups) == len(numbers) else None
 
     @property
     def uninformative(self) -> tuple[int, ...]:
@@ -213,10 +216,9 @@ class Result(ConvertibleRows, Answer):
             return (*about_basis, *filter(None, (counted, *describe_clamping(spec, source))))
         if self._query is None or self._source is None:
             return about_basis
-        bounded = (describe_source_bound(self._source),) if self.rows_per_person is not None else ()
         return (
             *about_basis,
-            *bounded,
+            *((describe_source_bound(self._source),) if self.rows_per_person is not None else ()),
             *warn_about_people(self._source, self._query),
             *warn_about_domains(self._source, self._query),
             *warn_about_clamping(self, self._query, self._source, predicates_of(self._query)),
@@ -358,10 +360,9 @@ class Results(ConvertibleRows, Sequence[Result]):
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of all results."""
         rows = [row for result in self._results for row in result.rows()]
-        if any("informative" in row for row in rows):
-            for row in rows:
-                if (row.get("estimate"), row.get("choice")) != (None, None):
-                    row.setdefault("informative", True)
+        for row in rows if any("informative" in row for row in rows) else ():
+            if (row.get("estimate"), row.get("choice")) != (None, None):
+                row.setdefault("informative", True)
         return rows
 
     def __repr__(self) -> str:

@@ -396,4 +396,4 @@ def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
         line += f": {describe_reason(answer)}"
     if answer.tops_left is None or answer.outcome == "halted":
         return line
-    return f"{line}, {format_count(answer.tops_left, 'charged answer')} left"
+    return f"{line}, {format_count(answer.tops_left, answer.charge_name)} left"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,7 @@ def test_answers_name_the_contribution_bound_once_a_stream(
     driver.open(standing("running", {"kind": "running_count", "steps": 9}, **hours))
     asked.append({"id": "2", "stream": "running", "values": [1], "window": WINDOW, "group": GROUP})
     results = driver.ask_many(asked)
+    results[2].with_stream(driver.grant("flights", "running").spec, driver.budget("flights").source)
 
     class Following(Connected):
         async def answers(self, **_: Any) -> AsyncIterator[Result]:
@@ -199,6 +201,11 @@ def test_answers_name_the_contribution_bound_once_a_stream(
     assert f"running: each number is the number so far; {bound}; in all windows together, at most 5\n" in said
     assert said.count("numbers [") == 2
     assert said.count("noisy, not informative)") == 3
+    assert re.findall(r"\d+ [a-z ]+ left", said) == [
+        "8 charged answers left",
+        "7 charged answers left",
+        "26 counts left",
+    ]
     assert "at most" not in run_connected("answers", "--limit", "2", "--json")
 
 
