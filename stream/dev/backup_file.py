@@ -16,10 +16,10 @@ from aiokafka import TopicPartition
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from schemas import LedgerProgress, LedgerRecord, TrailHead, ledger_codec, trail_codec
-from schemas.wire import DECODE_ERRORS, MalformedEventError
+from schemas import LedgerProgress, LedgerRecord, TrailHead, ledger_codec
+from schemas.wire import DECODE_ERRORS
 from stream import VERSION
-from stream.budget.receipts import RECEIPT_KEY_PREFIX, BrokenTrailError
+from stream.budget.receipts import EMPTY_TRAIL_HEAD, RECEIPT_KEY_PREFIX, BrokenTrailError, check_next_entry
 from stream.budget.trail_verification import TrailCheck
 from stream.engine.restore import create_reader, read_to_end, require_visible
 from stream.kafka.topic_creation import read_topics
@@ -222,7 +222,7 @@ async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
     """Write all committed records to a file, with constant memory.
 
     Raises:
-        BackupError: the ledger has no trail yet, or the trail ends before the head in the ledger.
+        BackupError: the ledger has no trail yet, or the trail is broken or ends before the head in the ledger.
     """
     # Any number of partitions is accepted, because a wrong number may be the reason for the backup.
     topics = (await read_topics(settings)).topics
@@ -260,16 +260,21 @@ class _BackupReader:
         return progress.trail
 
     async def copy_trail(self, writer: BackupWriter, head: TrailHead) -> None:
-        """Copy the trail up to the entry that the ledger names as its head."""
-        count = 0
+        """Copy the trail up to the entry that the ledger names as its head; a broken trail could not be imported."""
+        copied = EMPTY_TRAIL_HEAD
         async for record in self._read("trail", 0):
-            if count == 0:
-                _require_first_trail_entry(record.value)
-            if count < head.entries:
+            if copied.entries < head.entries:
+                try:
+                    copied, _ = check_next_entry(copied, record.value)
+                except BrokenTrailError as broken:
+                    raise BackupError(
+                        f"trail: {broken}, so no backup of it could be imported; back up copies of the topics instead"
+                    ) from None
                 writer.write(record)
-                count += 1
-        if count < head.entries:
-            raise BackupError(f"the trail ends after {count} entries, and the ledger knows of {head.entries}")
+        if copied.entries < head.entries:
+            raise BackupError(
+                f"the trail ends after {copied.entries} entries, and the ledger knows of {head.entries}"
+            )
 
     async def copy_state(self, writer: BackupWriter) -> None:
         """Copy the workers' changelog."""
@@ -285,16 +290,3 @@ class _BackupReader:
             for record in records:
                 yield BackupRecord(name, number, record.key or b"", record.value)
         self.offsets[f"{name}/{number}"] = await self._consumer.position(partition)
-
-
-def _require_first_trail_entry(first_value: bytes | None) -> None:
-    """Raise BackupError if the trail's first entries are lost, because it cannot be verified then."""
-    try:
-        number = trail_codec.decode(first_value).number
-    except MalformedEventError:
-        return  # the verification reports the error
-    if number:
-        raise BackupError(
-            f"the trail begins with entry {number}, and earlier entries are lost, so the ledger cannot be verified; back "
-            "up copies of the topics instead"
-        )

@@ -6,7 +6,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
@@ -155,17 +155,23 @@ def test_restored_population_and_allotments_count_loss_as_spent(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("kept", "message"),
-    [(slice(5, None), "begins with entry 5"), (slice(3), "ends after 3"), (slice(0), "ends after 0")],
+    ("order", "message"),
+    [
+        (range(5, 8), "entry 0: the record at its place is entry 5, so no backup"),
+        ([0, 1, 2, 0, 3, 4], "entry 3: the record at its place is entry 0, so no backup"),
+        (range(3), "ends after 3"),
+        (range(0), "ends after 0"),
+    ],
 )
-async def test_backup_is_refused_if_trail_is_incomplete(
-    kept: slice, message: str, monkeypatch: pytest.MonkeyPatch
+async def test_backup_is_refused_if_trail_is_broken(
+    order: Sequence[int], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """No such file could be imported, also if another program only added an entry."""
     driver = installation()
 
     async def read(_: object, name: TopicName, number: int) -> AsyncIterator[BackupRecord]:
         found = driver.records(getattr(driver.topics, name))
-        for record in found[kept] if name == "trail" else found:
+        for record in [found[at] for at in order] if name == "trail" else found:
             yield BackupRecord(name, number, record.key or b"", record.value)
 
     monkeypatch.setattr(backup_file._BackupReader, "_read", read)
