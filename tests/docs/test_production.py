@@ -52,6 +52,12 @@ def write_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
+def restart(kafka: SecuredKafka) -> None:
+    """Restart the broker, which reads its truststore only then."""
+    kafka.broker.stop()
+    kafka.broker.start()
+
+
 def prepare(folder: Path, kafka: SecuredKafka) -> tuple[Path, Path]:
     """Prepare what a reader has: Kafka's tools, the administrator's password and two authorities; return tools and a certificate."""
     tools = folder / "bin"
@@ -65,6 +71,9 @@ def prepare(folder: Path, kafka: SecuredKafka) -> tuple[Path, Path]:
     (work / "ca.pem").write_bytes(kafka.authority.file.read_bytes())
     write_secret(work / "administrator.password", kafka.passwords[ADMINISTRATOR])
     new = Authority(work, "new-ca")
+    with kafka.authority.file.open("ab") as trusted:
+        trusted.write(new.file.read_bytes())
+    restart(kafka)
     certificate, key = new.issue("broker")
     both = folder / "new-broker.pem"
     write_secret(both, key.read_text() + certificate.read_text())
@@ -77,17 +86,19 @@ def script(kafka: SecuredKafka, certificate: Path) -> str:
     for block in page(PAGE).of_language("sh"):
         if "--delete-config" in block.text:
             parts.append(f'kill "$(jobs -p %2)"\nwait %2\n{NEW_WORKER}{ASK}')
+        if "ssl.keystore.location" in block.text:
+            parts.append(f"cp {certificate} {kafka.folder / 'broker.pem'}\n")
         if "sotto source add" in block.text:
             parts.append(
                 "until grep -q 'partition ready' budget.log && grep -q 'partition ready' worker.log; do sleep 0.2; done\n"
             )
         parts += [f": {block.place}\n", block.text]
-    parts.append(f"mv new-ca.pem ca.pem\nsotto topics check\n{ASK}")
+    parts.append(f"mv new-ca.pem ca.pem\ncp ca.pem {kafka.authority.file}\nsotto topics check\n{ASK}")
     text = "".join(parts)
     for shown, used in (
         ("kafka-1:9093,kafka-2:9093,kafka-3:9093", kafka.clients),
         ("--replication 3", "--replication 1"),
-        ("/etc/kafka/new-broker-1.pem", str(certificate)),
+        ("/etc/kafka/broker-1.pem", str(kafka.folder / "broker.pem")),
     ):
         assert shown in text
         text = text.replace(shown, used)
@@ -106,7 +117,10 @@ def end_group(leader: subprocess.Popen[bytes]) -> None:
 
 
 def test_production_page_leads_from_a_cluster_to_answers(kafka: SecuredKafka, tmp_path: Path) -> None:
-    """There are three answers: the first one, one after the workers' user was rotated, and one with only the new authority."""
+    """There are three answers: the first one, one after the workers' user was rotated, and one with only the new authority.
+
+    The broker then starts again, also with only the new authority, because its own file has the new certificate.
+    """
     tools, certificate = prepare(tmp_path, kafka)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
     path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -130,3 +144,4 @@ def test_production_page_leads_from_a_cluster_to_answers(kafka: SecuredKafka, tm
     answers = [line for line in text.splitlines() if line.startswith("report ")]
     assert len(answers) == 3
     assert all(" answer " in line for line in answers)
+    restart(kafka)
