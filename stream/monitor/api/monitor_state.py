@@ -309,7 +309,7 @@ class _MetricsCollector(Collector):
         headline = PACE_WINDOWS.index(HEADLINE_WINDOW)
         yield _gauges(
             "source_runs_out_seconds",
-            "Time until a source's budget is used up at the last week's pace; +Inf: never.",
+            "Time until a source's budget is used up at the last week's pace; +Inf: never, or not known in the first hour.",
             "source",
             {
                 name: seconds_until_gone(forecast_budget(tables, one, now)[headline], now)
