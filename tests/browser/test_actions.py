@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.async_api import Locator, Page, expect
 
@@ -83,7 +85,11 @@ async def test_operator_extends_an_exhausted_stream(open_page: OpenPage) -> None
         confirm = shown.get_by_role("button", name="Extend stream")
         await confirm.click()
         await expect(shown.get_by_role("alert")).to_have_text("ε to add: give a number above 0, as 0.5.")
+        await expect(shown.get_by_role("status")).to_have_text(
+            re.compile(r"^Each charged answer costs ε [0-9.]+\.$")
+        )
         await shown.get_by_label("ε to add").fill("1")
+        await expect(shown.get_by_role("status")).to_contain_text("this ε pays for about 3.")
         await confirm.click()
         await expect(shown.get_by_role("alert")).to_contain_text("3 more charged answers for ε")
         await shown.get_by_role("button", name="Done").click()

@@ -310,6 +310,8 @@ class StreamDetail(ApiModel):
     """Number of windows for which the error bound holds; null without windows."""
     period: str | None
     """Length of the periods, each with that number of windows; null without periods."""
+    extension_price: float | None
+    """ε of each charged answer of an extension; null if the stream cannot be extended."""
 
 
 class ProposalRequest(ApiModel):

@@ -55,6 +55,7 @@ from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.record_shapes import SharedGrant
 from stream.privacy.accuracy.source_facts import questions_per_window
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
+from stream.privacy.planning.inverse_plans import extension_price
 from stream.privacy.planning.promises import Promise, describe_promise_per_period, promises
 from stream.questions.stream_watch import (
     describe_first_answer,
@@ -343,8 +344,7 @@ def _promises(tables: MonitorTables, entry: StreamEntry) -> tuple[Promise, ...]:
         record = decode_grant(entry)
     except NewerRecordError:
         return ()
-    source = tables.sources.get(record.spec.source)
-    total = None if source is None else source.record.source.total
+    total = source.record.source.total if (source := tables.sources.get(record.spec.source)) is not None else None
     bound_text = describe_promise_bound(record.spec, contribution_text(tables, entry), total)
     return promises(record.spec, record.calibration, record.extensions, bound_text)
 
@@ -368,8 +368,7 @@ def build_stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -
     """Return a stream with its definition and timeline."""
     record = decode_grant(entry)
     source_entry = tables.sources.get(record.spec.source)
-    standing = record.spec.standing
-    position = entry.position if entry.position is not None and entry.position.offset >= 0 else None
+    standing, position = record.spec.standing, entry.position
     timeline = activity.timeline if (activity := entry.activity) is not None else ()
     declared = None if standing is None or source_entry is None else decode_definition(tables, source_entry)
     return StreamDetail(
@@ -378,7 +377,7 @@ def build_stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -
         spec=record.spec,
         calibration=record.calibration,
         incarnation=entry.incarnation,
-        position=None if position is None else Position(**msgspec.structs.asdict(position)),
+        position=None if position is None or position.offset < 0 else Position(**msgspec.structs.asdict(position)),
         timeline=[TimelinePoint(time=row[0], answered=int(row[1]), tops=int(row[2])) for row in timeline],
         standing=None if declared is None else describe_standing_query(record.spec, declared),
         first_answer=f"{describe_first_answer(standing, declared, now)}; the monitor does not check the topic: if no answer comes, /readyz of the feeds has the reason"
@@ -389,6 +388,7 @@ def build_stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -
         else None,
         windows=None if declared is None else promised_windows(record.spec, declared),
         period=None if declared is None else period_of(declared),
+        extension_price=extension_price(record.spec, record.calibration, record.extensions),
     )
 
 

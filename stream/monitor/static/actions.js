@@ -2,8 +2,8 @@
 
 import { send } from "./api.js";
 import { confirm, receiptLine } from "./confirm.js";
-import { make } from "./dom.js";
-import { amount, plural } from "./format.js";
+import { make, setText } from "./dom.js";
+import { amount, bound, count, plural } from "./format.js";
 
 const REASON = { name: "reason", text: "Reason", hint: " (optional, kept in the ledger)", attributes: { maxlength: "1024", placeholder: "shown in the audit trail" } };
 const EPSILON = { name: "epsilon", text: "ε to add", hint: " (no more is taken than the answers cost)", attributes: { inputmode: "decimal", placeholder: "0.5" }, number: true, required: true };
@@ -58,18 +58,18 @@ export function applies(kind, { state, ending = null }) {
   }
 }
 
-/** A button that opens the action's dialog. `subject()` returns `{ source }` or `{ source, stream }`. */
-export function actionButton(kind, subject, session) {
+/** A button that opens the action's dialog. `subject()` returns `{ source }` or `{ source, stream }`; `price()` is the ε of a further answer. */
+export function actionButton(kind, subject, session, price = () => null) {
   const { verb, subject: what } = ACTIONS[kind];
   return make(
     "button",
-    { type: "button", class: kind === "extend" ? "" : "danger", onclick: () => ask(kind, subject(), session) },
+    { type: "button", class: kind === "extend" ? "" : "danger", onclick: () => ask(kind, subject(), session, price()) },
     `${verb} ${what}…`,
   );
 }
 
 /** Open the dialog of an action. */
-function ask(kind, subject, session) {
+function ask(kind, subject, session, price) {
   const action = ACTIONS[kind];
   const fields = action.fields.map((one) => ({
     ...one,
@@ -82,6 +82,7 @@ function ask(kind, subject, session) {
     subject: action.subject,
     name: subject.stream ?? subject.source,
     effect: action.effect,
+    details: kind === "extend" && price !== null ? [describePrice(price, fields[0].control)] : [],
     fields,
     danger: kind !== "extend",
     needs: action.needs ?? "operator",
@@ -92,6 +93,18 @@ function ask(kind, subject, session) {
       return `${describeEffect(action, receipt)}\n${receiptLine(receipt)}`;
     },
   });
+}
+
+/** A line with the price of a charged answer, and with the number of answers for which the given ε pays. */
+function describePrice(price, control) {
+  const line = make("p", { class: "quiet", role: "status" });
+  function show() {
+    const answers = Math.floor(Number(control.value) / price + 1e-9); // the ledger divides exactly
+    setText(line, `Each charged answer costs ε ${bound(price)}${answers > 0 ? `: this ε pays for about ${count(answers)}` : ""}.`);
+  }
+  control.addEventListener("input", show);
+  show();
+  return line;
 }
 
 function wrongNumber(text, given, required) {

@@ -323,6 +323,15 @@ def plan_extension(
     return Extension(request=request, answers=answers, epsilon=granted, delta=granted_delta)
 
 
+def extension_price(spec: StreamSpec, calibration: Calibration, extensions: Extensions) -> float | None:
+    """Return the ε of each answer of an extension, rounded up; None if the stream cannot be extended."""
+    try:
+        _require_extensible(spec, calibration, extensions)
+    except PlanError:
+        return None
+    return round_fraction_up(losses(calibration).extension_loss)
+
+
 def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: Extensions) -> None:
     if calibration.cutoff == 0:
         raise PlanError(

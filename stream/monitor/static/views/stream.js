@@ -11,17 +11,17 @@ import { answerHistory } from "./history.js";
 import { promise } from "./stream_table.js";
 
 const WINDOWS = [[60, "last minute"], [600, "last 10 minutes"], [3600, "last hour"]];
-const NEVER_EXTENDED = ["running_count", "unknown_groups"]; // planned for exactly their number of answers
 const FACTS = ["Source", "Mechanism", "Standing query", "Accuracy promised", "Requested", "Extended by", "Cost", "Spent", "Refunded", "Answered", "Runs dry in", "Opened", "Last answer"];
 
 export function streamView({ names: [name], session }) {
   let source = "";
   let stalls = [];
   let latest = null;
+  let price = null;
   const state = stateBadge();
   const subject = () => ({ source, stream: name });
   const kinds = ["extend", "halt", "close"];
-  const buttons = kinds.map((kind) => actionButton(kind, subject, session));
+  const buttons = kinds.map((kind) => actionButton(kind, subject, session, () => price));
   const asking = make("a", { class: "button", href: route("ask", [], { stream: name }) }, "Ask…");
   const reason = make("p", { class: "reason" });
   const tops = cutoffBar();
@@ -86,12 +86,13 @@ export function streamView({ names: [name], session }) {
     hidden.hidden = true;
   }
 
-  function show({ row, source_kind: of, spec, calibration, incarnation, position, timeline: points, standing, first_answer: first, missed_events: missed, windows, period: length }) {
+  function show({ row, source_kind: of, spec, calibration, incarnation, position, timeline: points, standing, first_answer: first, missed_events: missed, windows, period: length, extension_price: each }) {
     source = row.source;
+    price = each;
     const stall = stalls.find((one) => one.source === source || source.startsWith(`${one.source}@`)) ?? null;
     state.update(row);
     kinds.forEach((kind, index) => {
-      buttons[index].hidden = !applies(kind, row) || (kind === "extend" && (row.cutoff === null || NEVER_EXTENDED.includes(row.mechanism) || row.period_of !== null || row.periods !== null));
+      buttons[index].hidden = !applies(kind, row) || (kind === "extend" && (row.cutoff === null || price === null || row.period_of !== null || row.periods !== null));
     });
     asking.hidden = row.state !== "open" || row.ending !== null || standing !== null;
     setText(reason, describeReason(row));

@@ -29,7 +29,7 @@ from stream.privacy.composition.costs import (
 )
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
-from stream.privacy.planning.inverse_plans import MAX_EXTENSIONS, plan_extension
+from stream.privacy.planning.inverse_plans import MAX_EXTENSIONS, extension_price, plan_extension
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, plan_calibrations
 from stream.privacy.planning.promises import extended_beta
@@ -90,12 +90,14 @@ def test_extension_grants_all_answers_that_epsilon_pays_for(
 def test_extension_with_epsilon_of_opening_doubles_answers() -> None:
     spec, planned = plan(LAPLACE)
     assert plan_extension(spec, planned, (), ASKED, 1.0, 0.0).answers == 20
+    assert extension_price(spec, planned, ()) == pytest.approx(1.0 / 20)
     assert [plan_extension(spec, planned, (), ASKED, 0.1, 0.0).answers] * 3 == [2] * 3
 
 
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram", "sparse_project"])
 def test_extension_is_refused_if_mechanism_is_charged_once(kind: str) -> None:
     spec, planned = plan({"kind": kind, "attributes": ["age", "sex"]})
+    assert extension_price(spec, planned, ()) is None
     with pytest.raises(PlanError, match=f"{kind} is charged once"):
         plan_extension(spec, planned, (), ASKED, 1.0, 0.0)
 
