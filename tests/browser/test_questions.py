@@ -179,6 +179,9 @@ async def test_page_asks_a_dear_question_only_after_a_confirmation(open_page: Op
         await price.get_by_role("button", name="Ask for this price").click()
         await expect(page.get_by_role("region", name="Answer").first).to_contain_text("how many rows")
         assert scene.driver.grant("people", "counts").answered == 1
+        await page.goto(f"{address}/#/streams/counts")
+        used = re.compile(r"^1: 1 noisy answer, 0 free answers; by their prices they count as \d+ answers$")
+        await expect(page.get_by_text(used)).to_be_visible()
     default, confirmed = (one.max_price for one in scene.asks)
     assert default == "10%"
     assert isinstance(confirmed, float)

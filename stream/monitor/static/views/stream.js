@@ -238,13 +238,15 @@ function describeUsedUp(row) {
 /** Say how many answers a stream has given, of each of its two kinds. */
 function describeAnswers(row) {
   const { mechanism: kind, answered, tops } = row;
+  const uses = row.cutoff - row.tops_left;
   const called = words(kind);
   const promised = promisedOf(row);
   const more = answered > promised && !["randomized_response", "pmw"].includes(kind) ? `; more than the ${plural(promised, "answer")} for which α is promised: each further answer makes a larger error more probable` : "";
   if (row.cutoff === null || kind === "running_count") {
     return `${countOf(answered, row.cutoff === null ? called.free : called.charged)}; one charge pays for all of them${more}`;
   }
-  return `${count(answered)}: ${countOf(tops, called.charged)}, ${countOf(answered - tops, called.free)}${more}`;
+  const priced = kind === "laplace" && uses !== tops ? `; by their prices they count as ${plural(uses, "answer")}` : "";
+  return `${count(answered)}: ${countOf(tops, called.charged)}, ${countOf(answered - tops, called.free)}${priced}${more}`;
 }
 
 function describeLastAnswer({ last_answered: last }) {
