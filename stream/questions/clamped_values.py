@@ -71,15 +71,21 @@ def warn_about_clamping(
 
 
 def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
-    """Return warnings about the clamped values in the answers of a standing stream."""
+    """Return warnings about clamped values in the answers of a standing stream, and about conditions that the domains decide."""
     standing = spec.standing
     if standing is None or not isinstance(source, EventsSource):
         return ()
+    decided: list[str] = []
     summed = standing.count.sum if isinstance(standing.count, SumOf) else None
     groups = getattr(spec.mechanism, "attributes", None) or standing.by
     where = () if standing.where is None else (standing.where,)
+    if standing.where is not None:
+        from stream.questions.predicate_limits import warn_about_predicate  # noqa: PLC0415  (imports the SQL parser)
+
+        decided = warn_about_predicate(standing.where, source.attributes, unit="event")
     name = summed if standing.quantile is None else standing.quantile
     return (
+        *decided,
         *_describe_numbers(source.attributes, name, standing.where),
         *_describe_steps(source.attributes, (name, *groups)),
         *_describe_ends(source.attributes, where, standing.where, groups),

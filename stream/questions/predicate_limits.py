@@ -1,6 +1,6 @@
 """Finds comparisons and predicates that the declared domains decide or change.
 
-They hold for every row or for no row, or compare a rounded value with a number between two steps.
+They hold for every row or event, or for none, or compare a rounded value with a number between two steps.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ _MAX_SHOWN_CHARACTERS: Final = 120
 _KEYWORDS: Final = frozenset({TokenType.AND, TokenType.OR, TokenType.NOT, TokenType.IN, TokenType.BETWEEN})
 
 
-def warn_about_predicate(text: str, attributes: Mapping[str, Domain]) -> list[str]:
+def warn_about_predicate(text: str, attributes: Mapping[str, Domain], *, unit: str = "row") -> list[str]:
     """Return a warning for each comparison that a domain decides or rounds, and for a predicate that the domains decide.
+
+    ``unit`` names what the predicate selects: a row of a table or an event of a live topic.
 
     A predicate is decided if its normal form (``stream.tables.expressions``) is constant, for example because two
     comparisons exclude each other. ``TRUE`` and invalid texts get no warning.
     """
-    lines = list(_warn_about_comparisons(text, attributes))
+    lines = list(_warn_about_comparisons(text, attributes, unit))
     rows = _rows_of_predicate(text, attributes)
     # If the warning of a comparison names the same rows, it already gives the reason.
-    if rows is not None and not any(f" holds for {rows};" in line for line in lines):
+    if rows is not None and not any(f" holds for {rows} {unit};" in line for line in lines):
         lines.append(
-            f"where: {to_one_line(text, _MAX_SHOWN_CHARACTERS)} holds for {rows}: the declared domains alone decide it; {CHARGED_AS_USUAL_TEXT}"
+            f"where: {to_one_line(text, _MAX_SHOWN_CHARACTERS)} holds for {rows} {unit}: the declared domains alone decide it; {CHARGED_AS_USUAL_TEXT}"
         )
     return lines
 
@@ -47,10 +49,10 @@ def _rows_of_predicate(text: str, attributes: Mapping[str, Domain]) -> str | Non
         return None
     if not isinstance(predicate, Constant) or text.strip().upper() == "TRUE":
         return None
-    return "every row" if predicate.holds else "no row"
+    return "every" if predicate.holds else "no"
 
 
-def _warn_about_comparisons(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
+def _warn_about_comparisons(text: str, attributes: Mapping[str, Domain], unit: str) -> Iterator[str]:
     for declared, sign, constant, number in find_number_comparisons(text, attributes):
         domain = attributes[declared]
         if isinstance(domain, Decimals):
@@ -60,7 +62,7 @@ def _warn_about_comparisons(text: str, attributes: Mapping[str, Domain]) -> Iter
             low, high = f"{domain.minimum:.15g}", f"{domain.maximum:.15g}"
             beyond = f", and values outside count as {low} or {high}" if domain.outside == "clamp" else ""
             yield (
-                f"where: {declared} {sign} {constant} holds for {rows}; '{declared}' is declared as {values} "
+                f"where: {declared} {sign} {constant} holds for {rows} {unit}; '{declared}' is declared as {values} "
                 f"from {low} to {high}{beyond}"
             )
 
@@ -124,7 +126,7 @@ def _rows_of_comparison(domain: Numeric, sign: str, constant: Decimal) -> str | 
         holds_outside = sign == "<>"
     else:
         holds_outside = (steps > whole.maximum) == (sign in {"<", "<="})
-    return None if is_undecided else "every row" if holds_outside else "no row"
+    return None if is_undecided else "every" if holds_outside else "no"
 
 
 def _warn_about_rounding(name: str, domain: Decimals, sign: str, constant: str, number: Decimal) -> Iterator[str]:

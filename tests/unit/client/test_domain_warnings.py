@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from schemas import Query, Source
+from schemas import Query, Source, StreamSpec
 from sotto import Driver
 from stream.formatting import ROWS_LEFT_OUT
 from stream.questions.answer_warnings import warn_about_domains
 from stream.questions.question_forms import as_source
+from stream.questions.stream_watch import describe_standing_query
 from stream.tables.expressions import FALSE, TRUE
 from stream.tables.predicates import PredicateParser
-from tests.builders import installation, stream
+from tests.builders import KEY, installation, source, stream
 from tests.unit.client.outside import DOCUMENT, ROWS
 
 SOURCE: Source = as_source(DOCUMENT)
@@ -201,3 +202,36 @@ def test_warning_changes_neither_answer_nor_charge() -> None:
     assert there.warnings != here.warnings
     assert there.alpha == here.alpha
     assert (there.spent, there.tops_left, there.price) == (here.spent, here.tops_left, here.price)
+
+
+@pytest.mark.parametrize(
+    ("where", "warning"),
+    [
+        ("delay > 90", "where: delay > 90 holds for no event; 'delay' is declared as whole numbers from 0 to 60, and values outside count as 0 or 60"),
+        ("row = 1 AND row = 2", "where: row = 1 AND row = 2 holds for no event: the declared domains alone decide it; an answer is charged as any other"),
+        ("delay > 30", None),
+    ],
+)  # fmt: skip
+def test_standing_stream_warns_of_condition_its_domains_decide(where: str, warning: str | None) -> None:
+    """The clamped delay of 99 never satisfies ``delay > 90``, so the description and each answer say so."""
+    with Driver(KEY) as client:
+        delay = {"kind": "integers", "minimum": 0, "maximum": 60}
+        topic = source(
+            "flights",
+            "events",
+            person="tailnum",
+            time="scheduled",
+            clock="marks",
+            attributes={"delay": delay, "row": 9},
+        )
+        client.register(topic)
+        standing = {"where": where, "window": {"size": "1h"}, "begins": "2013-03-08T05:00:00Z"}
+        late = stream("late", "flights", "laplace", mechanism={"answers": 9}, epsilon=1.0, standing=standing)
+        client.open(late)
+        client.publish("flights", [{"tailnum": "N1", "scheduled": "2013-03-08T05:15:00Z", "delay": 99, "row": 1}])
+        client.advance("flights", "2013-03-08T06:00:00Z")
+        [answer] = client.answers(from_beginning=True)
+    described = describe_standing_query(StreamSpec.model_validate(late), as_source(topic))
+    for text in ("; ".join(answer.warnings), described):
+        assert ("where: " in text) == (warning is not None)
+        assert (warning or "") in text
