@@ -196,7 +196,12 @@ async def test_every_kind_of_attribute_and_source_can_be_declared(open_page: Ope
         }
         await pay.get_by_label("Name").fill("sex")
         await expect(page.locator(".outcome:visible")).to_have_text("two attributes are called 'sex'")
+        await pay.get_by_label("Name").fill("education")
+        name = table.get_by_role("rowheader", name="education")
+        lines = "th => { const r = new Range(); r.selectNodeContents(th); return r.getClientRects().length; }"
+        assert await name.evaluate(lines) == 1  # a usual word is not broken
         await pay.get_by_label("Name").fill("pay")
+        await expect(table).to_contain_text("pay")
         await page.get_by_label("Column of persons").fill("patient")
         await page.get_by_label("Rows of one person").fill("3")
         await expect(page.locator(".declared")).to_contain_text("of each 'patient', at most 3 rows count")
