@@ -275,6 +275,10 @@ class _BackupReader:
             raise BackupError(
                 f"the trail ends after {copied.entries} entries, and the ledger knows of {head.entries}"
             )
+        if copied.digest != head.digest:
+            raise BackupError(
+                f"trail: entry {head.entries - 1} is not the entry that the ledger names; back up copies of the topics instead"
+            )
 
     async def copy_state(self, writer: BackupWriter) -> None:
         """Copy the workers' changelog."""

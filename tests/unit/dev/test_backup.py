@@ -43,6 +43,9 @@ from tests.builders import KEY, source
 from tests.unit.dev.backups import back_up, installation
 from tests.unit.installation import HIGH, spec
 
+FORGED = 1_000
+"""In an order of entries, the last one with another time."""
+
 
 def restore_elsewhere(backup: BackupFile, since: LostTimeStatement) -> Driver:
     """Return another installation, restored from a backup."""
@@ -161,6 +164,7 @@ def test_restored_population_and_allotments_count_loss_as_spent(tmp_path: Path) 
         ([0, 1, 2, 0, 3, 4], "entry 3: the record at its place is entry 0, so no backup"),
         (range(3), "ends after 3"),
         (range(0), "ends after 0"),
+        ([*range(13), FORGED], "entry 13 is not the entry that the ledger names"),
     ],
 )
 async def test_backup_is_refused_if_trail_is_broken(
@@ -171,8 +175,10 @@ async def test_backup_is_refused_if_trail_is_broken(
 
     async def read(_: object, name: TopicName, number: int) -> AsyncIterator[BackupRecord]:
         found = driver.records(getattr(driver.topics, name))
-        for record in [found[at] for at in order] if name == "trail" else found:
-            yield BackupRecord(name, number, record.key or b"", record.value)
+        for at in order if name == "trail" else range(len(found)):
+            record = found[-1 if at == FORGED else at]
+            value = (record.value or b"").replace(b'"time":', b'"time":9', 1) if at == FORGED else record.value
+            yield BackupRecord(name, number, record.key or b"", value)
 
     monkeypatch.setattr(backup_file._BackupReader, "_read", read)
     copy = backup_file._BackupReader(Settings(), driver.topics, None)
