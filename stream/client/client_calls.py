@@ -393,9 +393,14 @@ class AsyncCalls(ABC):
         from stream.sql.select_statements import parse_statement  # noqa: PLC0415  (the SQL parser is slow to import)
 
         read = parse_statement(statement)
-        sources, grants = (await self._read_ledger()).records_of(read.table)
-        choices = [one for one in grants if one.spec.source == read.table]
-        refused = await self._refused_streams(read.table, choices) if len(choices) > 1 else ()
+        ledger = await self._read_ledger()
+        sources, grants = ledger.records_of(read.table)
+        refused: set[str] = set()
+        if names := [one.spec.stream for one in grants if one.spec.source == read.table != one.spec.stream]:
+            equals = ledger.first_open(read.table, names)
+            if len(names) + len(equals) > 1:
+                refused = await self._refused_streams(read.table, grants + equals)
+            grants += equals if refused else []
         asking = PreparedStatement.prepare(read, sources, grants, self._new_id(), max_price, refused)
         results = asking.rejected or await self._ask_queries(asking.queries, timeout)
         return asking.table(results if outcomes or max_price == 0 else results.checked())
@@ -407,12 +412,12 @@ class AsyncCalls(ABC):
     async def _refused_streams(self, source: str, grants: Sequence[GrantRecord]) -> set[str]:
         """Return the streams of a source that do not answer by their workers' last status, read once in a minute.
 
-        Kafka does not find a status by its stream, so a read may be long. It finds none without its ACL.
+        Kafka does not find a status by its stream, so a read may be long. It finds none if the topic cannot be read.
         """
         read_at, refused = self._refusals.get(source, (-math.inf, set[str]()))
         if time.monotonic() - read_at < _REFUSALS_SECONDS:
             return refused
-        with suppress(Forbidden):
+        with suppress(SottoError):  # as without its ACL, or if a later version wrote a status
             statuses = await self.statuses(one.spec.stream for one in grants)
             last = {(name, status.incarnation) for name, (status, _) in statuses.items() if status.refused}
             refused = {one.spec.stream for one in grants if (one.spec.stream, one.identity.incarnation) in last}

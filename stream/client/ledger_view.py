@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import weakref
 from collections.abc import Iterable, Iterator
@@ -43,7 +44,8 @@ _PUT: Final = (
     "ON CONFLICT (key) DO UPDATE SET open_group = excluded.open_group, value = excluded.value"
 )
 _FIRST_OF_GROUPS: Final = (
-    "WHERE stream IN (SELECT MIN(stream) FROM record WHERE open_group > ? AND open_group < ? GROUP BY open_group)"
+    "WHERE stream IN (SELECT MIN(stream) FROM record WHERE open_group > ? AND open_group < ? "
+    "AND stream NOT IN (SELECT CAST(value AS BLOB) FROM json_each(?)) GROUP BY open_group)"
 )
 MANY_ANSWERS: Final = 256
 """Maximum number of questions of a statement; a stream with this many charged answers left can answer it."""
@@ -153,13 +155,17 @@ class LedgerView:
         sources = self._decode_all(SourceRecord, *_key_condition(f"source|{owner}"))
         if grants:
             return sources, grants
-        prefix = f"{name}|".encode()
         if sources:
-            return sources, self._grants(_FIRST_OF_GROUPS, prefix, prefix[:-1] + _AFTER)
+            return sources, self.first_open(name)
         condition, *bounds = _prefix_condition(b"source|")
         limit = MAX_COMPARED_NAMES + 1
         sources = self._decode_all(SourceRecord, f"{condition} LIMIT ?", *bounds, limit)
         return sources, self._grants("WHERE open_group IS NOT NULL LIMIT ?", limit)
+
+    def first_open(self, source: str, excluded: Iterable[str] = ()) -> list[GrantRecord]:
+        """Return a source's open streams except ``excluded`` ones; of several as in ``records_of``, only the first."""
+        prefix = f"{source}|".encode()
+        return self._grants(_FIRST_OF_GROUPS, prefix, prefix[:-1] + _AFTER, json.dumps([*excluded]))
 
     def _require_source(self, name: str) -> None:
         if not self._read("SELECT 1 FROM record WHERE key = ?", f"source|{name}".encode()):

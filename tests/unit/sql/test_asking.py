@@ -279,6 +279,10 @@ def test_stream_that_waits_for_its_table_is_not_chosen(monkeypatch: pytest.Monke
     assert "cheap is not answering: table: differs" in run_connected("stream", "list", "patients")
     driver.close("patients", "dear")
     assert driver.sql(asked, max_price=0).stream == "cheap"
+    driver.open(stream("equal", "patients", mechanism=LAPLACE, epsilon=90))
+    assert driver.sql(asked, max_price=0).stream == "equal", "it has the same plan and a later name"
+    driver._append((driver.topics.status, partition_of(b"cheap", 4)), b"cheap", b'{"field":"of a later version"}')
+    assert driver.sql(asked, max_price=0).stream == "equal", "what was known is kept"
 
 
 def append_refusal(driver: Driver, source: str, name: str) -> None:
