@@ -234,7 +234,7 @@ class AsyncClient(AsyncCalls):
             watch = Watch(streams, source, all_answers=quiet)
             async with aclosing(watch_notices(self._connection, watch, from_beginning=from_beginning)) as notices:
                 async for notice in notices:
-                    if quiet and notice.answer is not None:  # alerts have no lists, and so need no groups
+                    if notice.answer is not None:
                         await self._ledger.add_stream(notice.answer)
                     yield notice
 

@@ -96,6 +96,13 @@ class Notice:
         """True if the answer's outcome is ``above``."""
         return self.answer is not None and self.answer.outcome == "above"
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of a window's answer that ``bound_text`` does not have."""
+        if self.answer is None or self.answer.window is None:
+            return ()
+        return tuple(text for text in self.answer.question_warnings if text != self.bound_text)
+
 
 def alert_key_of(answer: Answer) -> AlertKey:
     """Return the alert key of an answer."""

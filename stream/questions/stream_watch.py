@@ -66,12 +66,7 @@ def describe_record_bound(value: bytes | None) -> str:
         return ""
     if source.person is None:
         return ""
-    bound_text = describe_bound(source.kind, source.person, source.contribution)
-    return f"{bound_text}{_describe_total(source.total)}"
-
-
-def _describe_total(total: int | None) -> str:
-    return "" if total is None else f", and {total:,} in all windows of a running count"
+    return describe_bound(source.kind, source.person, source.contribution)
 
 
 def parse_opening(
@@ -148,7 +143,6 @@ class _LedgerSource(msgspec.Struct, gc=False):
     kind: str
     person: str | None = None
     contribution: int = 1
-    total: int | None = None
 
 
 class _SourceRecord(msgspec.Struct, gc=False):
@@ -245,7 +239,9 @@ class Watch:
 
 def describe_live_topic(source: EventsSource) -> str:
     """Describe a live topic in words: its contribution bound, its clock and its periods."""
-    total, period = _describe_total(source.total), ""
+    total, period = "", ""
+    if source.total is not None:
+        total = f", and {source.total:,} in all windows of a running count"
     if source.period is not None:
         total += " in one period" if total else ""
         period = f"; the unit of privacy is one person in one period of {source.period}"

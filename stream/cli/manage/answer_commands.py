@@ -158,7 +158,7 @@ async def _print_notices(
         else:
             _print_lines(_format_line(time.time(), "! refused", "red", [source, problem], console.width))
 
-    shown = 0
+    shown, described = 0, set[str]()
     async with AsyncClient() as client:
         find_sources = partial(watched_sources, client, streams, source)
         beside = _run_beside(
@@ -174,6 +174,10 @@ async def _print_notices(
                 if as_json:
                     show_json(notice_document(notice))
                 else:
+                    name = registered_name(notice.stream)
+                    if name not in described and notice.warnings:
+                        described.add(name)
+                        say(f"{name}: {'; '.join(notice.warnings)}", soft_wrap=True)
                     _print_lines(format_notice(notice, console.width))
                 shown += 1
                 if shown == limit:

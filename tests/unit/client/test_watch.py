@@ -42,7 +42,6 @@ from stream.questions.stream_watch import (
     Watch,
     add_if_changed,
     describe_first_answer,
-    describe_record_bound,
     describe_standing_query,
     warn_about_opening,
     warn_about_past_windows,
@@ -348,10 +347,21 @@ def test_notice_marks_a_number_that_is_not_informative() -> None:
     )
 
 
-def test_bound_of_a_source_says_what_a_running_count_leaves_out() -> None:
-    record_value = b'{"source":{"kind":"events","person":"tailnum","contribution":2,"total":5}}'
-    bound = "of each 'tailnum' at most 2 events count in a window, and 5 in all windows of a running count"
-    assert describe_record_bound(record_value) == bound
+def test_notice_has_the_bound_over_all_windows_of_running_counts_only() -> None:
+    with Driver(KEY) as client:
+        client.register(source("flights", "events", **MARKED, contribution=2, attributes={"row": 3}, total=5))
+        for name, mechanism in (
+            ("plain", {"kind": "laplace", "answers": 9}),
+            ("so-far", {"kind": "running_count", "steps": 9}),
+        ):
+            window = {"window": {"size": "1h"}, "begins": "2013-03-08T05:00:00Z"}
+            client.open(stream(name, "flights", mechanism=mechanism, standing=window))
+        client.advance("flights", "2013-03-08T06:00:00Z")
+        notices = {one.stream: one for one in client.watch(from_beginning=True, quiet=True)}
+    bound = "of each 'tailnum' at most 2 events count in a window"
+    assert {one.bound_text for one in notices.values()} == {bound}
+    assert notices["plain"].warnings == ()
+    assert notices["so-far"].warnings == (f"{bound}; in all windows together, at most 5",)
 
 
 @pytest.mark.parametrize(
@@ -378,6 +388,7 @@ def test_answers_of_windows_name_their_bound_and_clamped_values(count: str, boun
         client.advance("flights", "2013-03-08T06:00:00Z")
         [notice] = client.watch(from_beginning=True)
         assert notice.bound_text == bound
+        assert notice.warnings == ("'delay': 60 also counts all higher values",)
         assert "not informative" not in format_notice(notice, 300)[0].plain
         [answer] = client.answers(from_beginning=True)
         assert answer.warnings == (bound, "'delay': 60 also counts all higher values")
@@ -570,6 +581,33 @@ def test_notices_of_tables_name_the_bound_only_for_rows(
         client.ask("s", where="age > 20", **question)
         [notice] = client.watch(from_beginning=True, quiet=True)
         assert notice.bound_text == bound
+
+
+def test_watch_prints_the_warnings_of_a_stream_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also the warning of a condition that the domains decide."""
+    with Driver(KEY) as driver:
+        delay = {"delay": {"kind": "integers", "minimum": 0, "maximum": 60}}
+        driver.register(source("flights", "events", **MARKED, contribution=2, attributes=delay))
+        asked = {"where": "delay > 90", "window": {"size": "1h"}, "begins": "2013-03-08T05:00:00Z"}
+        driver.open(stream("late", "flights", mechanism={"kind": "laplace", "answers": 9}, standing=asked))
+        driver.advance("flights", "2013-03-08T07:00:00Z")
+
+        class Client(Connected):
+            async def watch(self, *streams: str, **fields: Any) -> AsyncIterator[Notice]:
+                for notice in driver.watch(*streams, **fields):
+                    yield notice
+
+        async def nothing(*_: object) -> None:
+            return
+
+        monkeypatch.setattr(answer_commands, "AsyncClient", lambda: Client(driver))
+        for name in ("follow_refusals", "follow_topics", "_report_idle_patterns", "report_silence"):
+            monkeypatch.setattr(answer_commands, name, nothing)
+        answer_commands.watch(show_all=True, from_beginning=True, limit=2)
+    shown = capsys.readouterr().out
+    assert (shown.count("· answer"), shown.count("late: where: delay > 90 holds for no event")) == (2, 1)
 
 
 async def test_watch_names_a_topic_that_feeds_refuse_once(monkeypatch: pytest.MonkeyPatch) -> None:
