@@ -73,6 +73,7 @@ from stream.questions.stream_watch import warn_about_opening
 
 if TYPE_CHECKING:
     from stream.sql.result_tables import Table
+    from stream.sql.select_statements import SelectStatement
 
 Decoded = TypeVar("Decoded", bound=BaseModel)
 
@@ -365,7 +366,7 @@ class AsyncCalls(ABC):
 
     async def sql(
         self,
-        statement: str,
+        statement: str | SelectStatement,
         *,
         timeout: float | None = ANSWER_TIMEOUT,  # noqa: ASYNC109
         outcomes: bool = False,
@@ -389,10 +390,13 @@ class AsyncCalls(ABC):
             >>> [row["sex"] for row in table.rows()]
             ['F', 'M']
         """
+        from stream.sql import select_statements  # noqa: PLC0415  (the SQL parser is slow to import)
         from stream.sql.result_tables import PreparedStatement  # noqa: PLC0415  (the SQL parser is slow to import)
-        from stream.sql.select_statements import parse_statement  # noqa: PLC0415  (the SQL parser is slow to import)
 
-        read = parse_statement(statement)
+        if isinstance(statement, select_statements.SelectStatement):
+            read = statement
+        else:
+            read = select_statements.parse_statement(statement)
         ledger = await self._read_ledger()
         sources, grants = ledger.records_of(read.table)
         refused: set[str] = set()

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -31,6 +32,7 @@ from stream.questions.question_forms import ANSWER_TIMEOUT
 from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, INFORMATIVE_SUFFIX, LOW_SUFFIX, ends_of
 from stream.sql.aggregates import StatementError
 from stream.sql.result_tables import Table, format_cost, format_price
+from stream.sql.select_statements import parse_statement
 
 
 def sql(
@@ -319,9 +321,9 @@ class ShellSession:
                 f"the questions may have been sent and are then answered and charged: 'sotto answers --stream "
                 f"{priced.stream} --from-beginning' shows the answers, and 'sotto stream show {priced.stream}' the charges"
             )
+            confirmed = replace(parse_statement(statement), table=priced.stream)
             with _explain_interruption(asked):
-                table = await self._client.sql(statement, outcomes=True)
-            self._show(table)
+                self._show(await self._client.sql(confirmed, outcomes=True))
 
     async def _is_confirmed(self, priced: Table) -> bool:
         source = self._catalog.streams.get(priced.stream) or await self._client.source_of(priced.stream)

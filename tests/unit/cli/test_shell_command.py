@@ -19,6 +19,7 @@ from stream.cli.manage import shell_command
 from stream.cli.manage.shell_command import Catalog, ShellSession
 from tests.builders import installation, source, stream
 from tests.commands import Connected
+from tests.unit.sql.test_asking import append_refusal
 
 PEOPLE = source(
     "people",
@@ -111,6 +112,24 @@ async def test_shell_at_a_terminal_asks_only_if_confirmed(
     assert await session.run("SELECT COUNT(*) FROM few")
     assert connected_driver.grant("people", "few").answered == answered
     assert not session.has_failed
+
+
+async def test_shell_asks_the_stream_whose_price_was_confirmed(
+    connected_driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another stream may be the choice by then, at another price."""
+
+    async def reply(_: str) -> str:
+        append_refusal(connected_driver, "people", "few")
+        assert connected_driver.sql("SELECT COUNT(*) FROM people", max_price=0).stream == "many"
+        return "y"
+
+    monkeypatch.setattr("stream.client.client_calls._REFUSALS_SECONDS", 0.0)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(shell_command, "_create_prompt", lambda: SimpleNamespace(prompt_async=reply))
+    client: Any = Connected(connected_driver)
+    assert await ShellSession(client, Catalog([], []), confirms=True).run("SELECT COUNT(*) FROM people")
+    assert [connected_driver.grant("people", name).answered for name in ("few", "many")] == [1, 0]
 
 
 @pytest.mark.parametrize(
