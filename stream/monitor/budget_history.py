@@ -307,7 +307,7 @@ class TrailState:
                 if entry is None
                 else self.find_break(entry.number, entry.previous)
             )
-        self.entries = self.entries + 1 if entry is None else entry.number + 1
+        self.entries += 1
         self._digest = entry_digest(value)
 
     def _add_totals(self, source: str, entry: TrailEntryShape, totals: TotalsOfSourceShape) -> None:

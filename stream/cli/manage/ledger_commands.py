@@ -76,7 +76,7 @@ class WitnessChecks:
             self._digests[head.entries] = head.digest
 
     def findings(self) -> list[str]:
-        """Return a sentence for each anchor that the trail lacks, and for each witness that is empty or not read."""
+        """Return a sentence for each witness whose anchors the trail lacks, or that is empty or not read."""
         return [
             *(
                 f"{name}: is empty beside a trail of {format_count(self._entries, 'entry', 'entries')}, so nothing was compared with "
@@ -85,13 +85,11 @@ class WitnessChecks:
                 if self._entries and not found
             ),
             *(
-                f"{name}: the trail lacks the head {anchor.head.entries}:{anchor.head.digest} that was anchored at "
-                f"{anchor.time}; it has {self._entries} entries"
-                + f", and after entry {anchor.head.entries} another digest"
-                * (anchor.head.entries <= self._entries)
+                f"{name}: the trail lacks the head {first.head.entries}:{first.head.digest} that was anchored at {first.time}; {format_count(self._entries, 'entry', 'entries')} of it were checked"
+                + f"; it differs after entry {first.head.entries}" * (first.head.entries <= self._entries)
+                + f"; nor does it match {format_count(len(later), 'later anchor')}" * bool(later)
                 for name in self._anchors
-                for anchor in self._comparable(name)
-                if not self._matches(anchor)
+                for first, *later in filter(None, [self._lacking(name)])
             ),
             *(
                 f"{name}: the stamp of {entries} entries is invalid, or not of an authority of SOTTO_TIMESTAMP_ROOTS"
@@ -107,7 +105,7 @@ class WitnessChecks:
         return [
             self._describe(name)
             for name, found in self._anchors.items()
-            if (found or not self._entries) and all(map(self._matches, self._comparable(name)))
+            if (found or not self._entries) and not self._lacking(name)
         ]
 
     def _describe(self, name: str) -> str:
@@ -130,8 +128,10 @@ class WitnessChecks:
         """Return a witness's anchors; for a copy, only the anchors that are not later than the copy."""
         return [one for one in self._anchors[name] if not self._is_copy or one.head.entries <= self._entries]
 
-    def _matches(self, anchor: Anchor) -> bool:
-        return self._digests[anchor.head.entries] == anchor.head.digest
+    def _lacking(self, name: str) -> list[Anchor]:
+        """Return a witness's anchors that the trail lacks, the earliest first."""
+        ordered = sorted(self._comparable(name), key=lambda one: (one.head.entries, one.written))
+        return [one for one in ordered if self._digests[one.head.entries] != one.head.digest]
 
 
 app = typer.Typer(

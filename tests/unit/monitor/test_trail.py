@@ -194,7 +194,7 @@ async def test_trail_is_filtered(query: dict[str, Any], streams: set[str]) -> No
     assert pages[0]["items"][-1]["number"] > pages[1]["items"][0]["number"]
 
 
-@pytest.mark.parametrize("how", ["changed", "missing", "unreadable", "swapped"])
+@pytest.mark.parametrize("how", ["changed", "missing", "unreadable", "swapped", "repeated"])
 def test_trail_reports_tampered_chain_permanently(how: str) -> None:
     installation = installation_with_history()
     records = installation.driver.records(installation.driver.topics.trail)
@@ -206,13 +206,17 @@ def test_trail_reports_tampered_chain_permanently(how: str) -> None:
         del forged[at]
     elif how == "unreadable":
         forged[at] = forged[at]._replace(value=b"{")
+    elif how == "repeated":
+        forged.insert(at + 1, forged[0])
     else:
         forged[at], forged[at + 1] = forged[at + 1], forged[at]
     tables = MonitorTables(installation.driver.topics)
     for offset, record in enumerate(forged):
         tables.add_record(record._replace(offset=offset))
     assert tables.trail.broken is not None
-    assert tables.trail.broken.startswith(f"entry {at + 1}" if how != "unreadable" else f"entry {at}")
+    wrong = {"unreadable": at, "repeated": 0}.get(how, at + 1)
+    assert tables.trail.broken.startswith(f"entry {wrong} ")
+    assert tables.trail.entries == len(forged)
     assert list_trail(tables.trail, TrailQuery()).broken == tables.trail.broken
     installation.tables.trail = tables.trail
     assert metric(installation, "sotto_monitor_trail_broken") == 1.0

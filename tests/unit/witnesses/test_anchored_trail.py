@@ -113,6 +113,19 @@ def test_findings_name_numbers_and_places() -> None:
     )
 
 
+def test_findings_name_only_the_earliest_anchor_that_the_trail_lacks() -> None:
+    """The trail is checked up to entry 4; each of the later anchors differs for the same reason."""
+    known = heads(trail())
+    found = [Anchor(installation="s", written=at * 1000, head=known[min(at, 9)]) for at in (12, 11, 9, 7, 3)]
+    checks = WitnessChecks({"file:///w": found})
+    for head in known[:5]:
+        checks.note_head(head)
+    assert checks.findings() == [
+        f"file:///w: the trail lacks the head 7:{known[7].digest} that was anchored at 1970-01-01 00:00:07 UTC; 4 entries of it were checked; nor does it match 3 later anchors"
+    ]
+    assert checks.matches() == []
+
+
 @pytest.mark.parametrize("reason", [None, "disk of broker 2 restored"])
 def test_verify_prints_its_comparisons(reason: str | None) -> None:
     """The output has position, time and witness, and an accepted rollback."""
