@@ -261,7 +261,10 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
     more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
     names = ", ".join(f"'{name}'" for name in sorted(others)[:3]) + more
     sources = (source, *others.values())
-    can_join = not any(getattr(one, "has_periods", False) or one.neighbors != source.neighbors for one in sources)
+    is_split = len({own, *map(populations.get, others)} - {None}) > 1  # a source stays in its population
+    can_join = not is_split and not any(
+        getattr(one, "has_periods", False) or one.neighbors != source.neighbors for one in sources
+    )
     join = "add both to one population with 'sotto source join', or " if can_join else ""
     return (
         f"{'path' if isinstance(source, TableSource) else 'topic'}: {source.source} has the same data as {names}, but a separate budget; "

@@ -279,7 +279,12 @@ def test_shared_people_of_two_sources_are_remarked(folder: Path) -> None:
     own = record.model_copy(update={"source": view, "population": "travellers"})
     other = record.model_copy(update={"population": "travellers"})
     assert warn_about_shared_data(view, [own, other]) is None  # both sources have joined the population since
-    assert warn_about_shared_data(view, [own, record]) is not None
+    join = "add both to one population with 'sotto source join'"
+    assert join in (warn_about_shared_data(view, [own, record]) or "")
+    split = warn_about_shared_data(view, [own, record.model_copy(update={"population": "patients"})]) or ""
+    assert "; the spending of both adds up for the same people; end the streams of one" in split, (
+        "neither can join"
+    )
     airports = view_source(
         "SELECT a.state FROM a", {"a": {"path": f"{folder}/airports.csv"}}, ["state"], source="again"
     )
