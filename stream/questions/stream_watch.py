@@ -293,6 +293,14 @@ def describe_first_answer(standing: StandingQuery, source: EventsSource, now: fl
     )
 
 
+def describe_next_answer(standing: StandingQuery, source: EventsSource, now: float) -> str:
+    """Describe when a stream that was exhausted and is extended at ``now``, in Unix time, answers again."""
+    if source.clock == "marks":
+        return f"next answer: of the first window that begins more than {source.ahead} after the marks written until {source.idle} after the extension"
+    earliest = standing.model_copy(update={"begins": format_moment(int(now * 1000) + span_ms(source.idle))})
+    return describe_first_answer(earliest, source, now).replace("first", "next")
+
+
 def _describe_marks(source: EventsSource) -> str:
     """Describe which events a stream lacks if it opens after the first mark; the positions of feeds are unknown here."""
     return (

@@ -65,6 +65,7 @@ from stream.questions.answer_warnings import warn_about_promise
 from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import (
     describe_first_answer,
+    describe_next_answer,
     describe_standing_query,
     describe_used_up_grant,
     describe_window_count,
@@ -202,8 +203,10 @@ def extend(
     count = format_count(receipt.answers or 0, "more charged answer")
     text = f"stream {grant.spec.stream}: {count} for {cost}; {cutoff:,} in all"
     promised = [] if as_json else _promise_lines(grant, declared)
+    if (standing := grant.spec.standing) is not None and isinstance(declared, EventsSource):
+        promised += [describe_next_answer(standing, declared, time.time())] * grant.extensions[-1].resumes
     show_result(receipt, text, *promised, as_json=as_json)
-    if grant.spec.standing is not None:
+    if standing is not None:
         warn_about_topic(declared)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from schemas.windows import moment_ms
 from sotto import Driver, Invalid, Refused, Result
 from stream.cli.app import app
 from stream.cli.manage import answer_commands
@@ -129,6 +131,32 @@ def test_used_up_grant_says_what_its_promise_covers(driver: Driver) -> None:
         [{"id": f"{hour}", "stream": "numbers", "value": 3, "window": window(hour)} for hour in (2, 3)]
     )
     assert covers.replace("2 answers", "first 2 of the 4 answers") in run_connected("stream", "show", "numbers")
+
+
+@pytest.mark.parametrize("clock", ["broker", "marks"])
+def test_extension_of_an_exhausted_stream_names_its_next_window(driver: Driver, clock: str) -> None:
+    """A stream that is not exhausted keeps its windows."""
+    driver.register(flights(clock=clock))
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 2}, by=[]), acknowledge=True)
+    extend = ("stream", "extend", "numbers", "--epsilon", "2")
+    assert "next" not in run_connected(*extend)
+    driver.ask_many(
+        [{"id": f"{hour}", "stream": "numbers", "value": 3, "window": window(hour)} for hour in range(9)]
+    )
+    assert driver.grant("flights", "numbers").state == "exhausted"
+    before = time.time()
+    said = run_connected(*extend)
+    if clock == "marks":
+        assert (
+            "next answer: of the first window that begins more than 5m after the marks written until 5s after the extension"
+            in said
+        )
+        return
+    [(due, start)] = re.findall(
+        r"next answer: (\S+) by the broker's timestamps, .*; the next window, from (\S+), ends ", said
+    )
+    assert moment_ms(start) >= before * 1000 + 5_000, "idle is 5 s"
+    assert moment_ms(due) - moment_ms(start) == 70 * 60_000, "a window of an hour, and 10 minutes of lateness"
 
 
 def test_stream_show_says_that_a_running_count_is_charged_once(driver: Driver) -> None:
