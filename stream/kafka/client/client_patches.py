@@ -71,6 +71,8 @@ class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokaf
             if isinstance(request, Request) and request.size >= _LONG_REQUEST_BYTES and self._writer is not None:
                 return self._send_pieces(request)
             return super().send(request, expect_response)
+        except errors.KafkaError:  # a RuntimeError too, as of a request that the broker does not know
+            raise
         except (OSError, RuntimeError) as error:
             self.close(reason=conn.CloseReason.CONNECTION_BROKEN, exc=error)
             raise errors.KafkaConnectionError(f"Connection at {self._host}:{self._port} is closed") from error
@@ -198,8 +200,7 @@ class PacedFetcher(_Fetcher):  # type: ignore[misc]
         aiokafka awaits each task that it cancels. A task cancelled during a pause would raise
         CancelledError in a caller that was not cancelled, and connections would stay open.
         """
-        tasks = {self._fetch_task, *self._pending_tasks}
-        for task in tasks:
+        for task in (tasks := {self._fetch_task, *self._pending_tasks}):
             task.cancel()
         await asyncio.wait(tasks)
         self._pending_tasks.clear()
@@ -245,9 +246,8 @@ async def group_members(kafka: AIOKafkaAdminClient, group: str) -> list[GroupMem
     KafkaError if the coordinator does not answer, or refuses access.
     """
     members = []
-    for described in (
-        one for response in await kafka.describe_consumer_groups([group]) for one in response.groups
-    ):
+    responses = await kafka.describe_consumer_groups([group])
+    for described in chain.from_iterable(one.groups for one in responses):
         if described[0]:
             raise for_code(described[0])
         members += [GroupMember(*member[:5]) for member in described[5]]

@@ -132,6 +132,22 @@ def test_long_request_arrives_as_encoded(loops: Callable[[], asyncio.AbstractEve
     assert codes == []
 
 
+async def test_connection_outlives_request_that_broker_does_not_know() -> None:
+    """Services that ask an old broker for their rights would otherwise wait for Kafka for ever."""
+    accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    async with await asyncio.start_server(lambda _, writer: accepted.put(writer), "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        connection = BrokerConnection("127.0.0.1", port)
+        connection._reader, connection._writer = await asyncio.open_connection("127.0.0.1", port)
+        connection._versions = {wire_requests.METADATA[0]: (0, wire_requests.METADATA[1] - 1)}
+        connection._read_task = connection._create_reader_task()
+        with pytest.raises(errors.UnsupportedVersionError):
+            connection.send(wire_requests.build_topic_ids_request(["topic"]))
+        assert connection.connected()
+        connection.close(reason=conn.CloseReason.SHUTDOWN)
+        (await accepted.get()).close()
+
+
 def test_broker_client_opens_connections_that_create_no_topics() -> None:
     """Each connection of Sotto's clients forbids the broker to create topics."""
     assert client_patches.client.create_conn is client_patches.open_connection
