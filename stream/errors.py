@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:  # importing schemas at run time would be slow
     from collections.abc import Sequence
@@ -32,7 +33,14 @@ def describe_end_remedy(stream: str, reason: str | None, calibration: Calibratio
 def describe_reason(answer: Answer) -> str:
     """Return the reason of an answer without a number, with the remedy if its stream has ended."""
     remedy = describe_end_remedy(answer.stream, answer.reason, getattr(answer, "_calibration", None))
-    return "; ".join(filter(None, (answer.reason, remedy)))
+    reason = answer.reason or ""
+    # The published reason of a dry run advises as if the limit had been meant.
+    if reason.startswith("price: max_price:") and (limit := _NO_PRICE.search(reason)) is not None:
+        reason = f"{reason[: limit.end()]}, as in a dry run; nothing was charged; for an answer, raise max_price"
+    return "; ".join(filter(None, (reason, remedy)))
+
+
+_NO_PRICE: Final = re.compile(r", and the limit is 0%?(?=;)")
 
 
 class SottoError(Exception):

@@ -27,7 +27,7 @@ from stream.cli.output import CommandError, console, escape_text, print_warnings
 from stream.client.async_client import AsyncClient
 from stream.client.kafka_connection import report_silence
 from stream.engine.restore import create_reader, require_visible, select_readable
-from stream.errors import SottoError, describe_end_remedy
+from stream.errors import SottoError, describe_end_remedy, describe_reason
 from stream.formatting import describe_promise_bound, describe_source_bound, did_you_mean
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
@@ -252,7 +252,7 @@ def format_notice(notice: Notice, width: int) -> list[Text]:
         estimate_text(answer),
         describe_reasons(answer.reasons) or "",
         ", ".join(filter(None, (threshold, terms.condition))) if notice.is_alert else "",
-        answer.reason or "",
+        describe_reason(answer),
         f"{answer.tops_left:,} left" if answer.tops_left is not None and answer.outcome == "above" else "",
         notice.bound_text,
     ]

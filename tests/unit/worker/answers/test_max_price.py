@@ -9,7 +9,7 @@ import pytest
 
 from schemas import Answer, Query
 from sotto import Driver
-from stream.errors import Invalid, Rejected
+from stream.errors import Invalid, Rejected, describe_reason
 from stream.privacy.mechanisms.estimator import Estimator
 from stream.questions.question_forms import DEFAULT_MAX_PRICE, set_default_max_price
 from stream.sql.result_tables import format_price
@@ -110,6 +110,11 @@ def test_pmw_limits_the_cost_of_the_opening_in_a_first_answer(delta: float, warm
     refused = ask(made, where="age >= 2", max_price="50%")
     assert [one.outcome for one in (dry, refused)] == ["rejected", "rejected"]
     assert "the first answer pays for the stream's first measurements, and the limit is 0" in (dry.reason or "")
+    told = (
+        f"limit is {'0%' if delta else '0'}, as in a dry run; nothing was charged; for an answer, raise max_price"
+    )
+    assert describe_reason(dry).endswith(told)
+    assert describe_reason(refused) == refused.reason
     assert made.grant("people", "s").spent.epsilon == 0.0
     paid = ask(made, where="age >= 2", max_price="100%")
     assert paid.outcome == "answer"
