@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import cached_property
 from inspect import isfunction
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -83,11 +83,10 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-_REFUSALS_SECONDS: Final = 60.0
-
-
 class AsyncCalls(ABC):
     """The clients' calls that need only ``topics`` and the abstract methods below."""
+
+    _refusals_seconds = 60.0
 
     @property
     @abstractmethod
@@ -419,7 +418,7 @@ class AsyncCalls(ABC):
         Kafka does not find a status by its stream, so a read may be long. It finds none if the topic cannot be read.
         """
         read_at, refused = self._refusals.get(source, (-math.inf, set[str]()))
-        if time.monotonic() - read_at < _REFUSALS_SECONDS:
+        if time.monotonic() - read_at < self._refusals_seconds:
             return refused
         with suppress(SottoError):  # as without its ACL, or if a later version wrote a status
             statuses = await self.statuses(one.spec.stream for one in grants)

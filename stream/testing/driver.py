@@ -76,6 +76,7 @@ class MemoryCalls(AsyncCalls):
     make_id: Callable[[], str]
     view: LedgerView = field(default_factory=LedgerView)
     last_in_view: Record | None = None
+    _refusals_seconds = 0.0  # a call must not depend on the time that has passed
 
     @property
     def topics(self) -> Topics:

@@ -124,7 +124,6 @@ async def test_shell_asks_the_stream_whose_price_was_confirmed(
         assert connected_driver.sql("SELECT COUNT(*) FROM people", max_price=0).stream == "many"
         return "y"
 
-    monkeypatch.setattr("stream.client.client_calls._REFUSALS_SECONDS", 0.0)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(shell_command, "_create_prompt", lambda: SimpleNamespace(prompt_async=reply))
     client: Any = Connected(connected_driver)

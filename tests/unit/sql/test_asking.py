@@ -272,7 +272,6 @@ def test_stream_that_waits_for_its_table_is_not_chosen(monkeypatch: pytest.Monke
     asked = "SELECT COUNT(*) FROM patients"
     assert driver.sql(asked, max_price=0).stream == "cheap"
     append_refusal(driver, "patients", "cheap")
-    monkeypatch.setattr("stream.client.client_calls._REFUSALS_SECONDS", 0.0)
     assert driver.sql(asked, max_price=0).stream == "dear"
     assert driver.sql("SELECT COUNT(*) FROM cheap", max_price=0).stream == "cheap"
     connect_commands(monkeypatch, driver)
