@@ -6,6 +6,7 @@ the synchronous forms.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 import uuid
@@ -409,23 +410,27 @@ class AsyncCalls(ABC):
         return asking.table(results if outcomes or max_price == 0 else results.checked())
 
     @cached_property
-    def _refusals(self) -> dict[str, tuple[float, set[str]]]:
-        return {}
+    def _refusals(self) -> tuple[asyncio.Lock, dict[str, tuple[float, set[str]]]]:
+        return asyncio.Lock(), {}
 
     async def _refused_streams(self, source: str, grants: Sequence[GrantRecord]) -> set[str]:
         """Return the streams of a source that do not answer by their workers' last status, read once in a minute.
 
         Kafka does not find a status by its stream, so a read may be long. It finds none if the topic cannot be read.
         """
-        read_at, refused = self._refusals.get(source, (-math.inf, set[str]()))
-        if time.monotonic() - read_at < self._refusals_seconds:
+        lock, known = self._refusals
+        async with lock:  # statements at the same time share a read
+            read_at, refused = known.get(source, (-math.inf, set[str]()))
+            if time.monotonic() - read_at < self._refusals_seconds:
+                return refused
+            with suppress(SottoError):  # as without its ACL, or if a later version wrote a status
+                statuses = await self.statuses(one.spec.stream for one in grants)
+                last = {(name, status.incarnation) for name, (status, _) in statuses.items() if status.refused}
+                refused = {
+                    one.spec.stream for one in grants if (one.spec.stream, one.identity.incarnation) in last
+                }
+            known[source] = time.monotonic(), refused
             return refused
-        with suppress(SottoError):  # as without its ACL, or if a later version wrote a status
-            statuses = await self.statuses(one.spec.stream for one in grants)
-            last = {(name, status.incarnation) for name, (status, _) in statuses.items() if status.refused}
-            refused = {one.spec.stream for one in grants if (one.spec.stream, one.identity.incarnation) in last}
-        self._refusals[source] = time.monotonic(), refused
-        return refused
 
     async def list_sources(self) -> list[SourceRecord]:
         """Return all registered sources with their budgets, sorted by name.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import polars as pl
@@ -14,6 +15,7 @@ from sotto import Driver, Exhausted, Invalid, Rejected, StatementError, Table, U
 from stream.formatting import ROWS_LEFT_OUT
 from stream.processing.topic_names import partition_of
 from stream.tables.rows import Frame
+from stream.testing.driver import MemoryCalls
 from tests.builders import OTHER_KEY, installation, source, stream
 from tests.commands import connect_commands, run_connected
 
@@ -282,6 +284,25 @@ def test_stream_that_waits_for_its_table_is_not_chosen(monkeypatch: pytest.Monke
     assert driver.sql(asked, max_price=0).stream == "equal", "it has the same plan and a later name"
     driver._append((driver.topics.status, partition_of(b"cheap", 4)), b"cheap", b'{"field":"of a later version"}')
     assert driver.sql(asked, max_price=0).stream == "equal", "what was known is kept"
+
+
+async def test_statements_at_the_same_time_read_the_status_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = opened(LAPLACE, epsilon=90, name="cheap")
+    driver.open(stream("dear", "patients", mechanism=LAPLACE, epsilon=900))
+    append_refusal(driver, "patients", "cheap")
+    reads: list[str] = []
+    read_all = MemoryCalls.statuses
+
+    async def read(self: MemoryCalls, streams: Iterable[str]) -> Any:
+        reads.append("status")
+        await asyncio.sleep(0)
+        return await read_all(self, streams)
+
+    monkeypatch.setattr(MemoryCalls, "statuses", read)
+    monkeypatch.setattr(MemoryCalls, "_refusals_seconds", 60.0)
+    calls = driver._get_portal()
+    tables = await asyncio.gather(*(calls.sql("SELECT COUNT(*) FROM patients", max_price=0) for _ in range(3)))
+    assert ([one.stream for one in tables], reads) == (["dear"] * 3, ["status"])
 
 
 def append_refusal(driver: Driver, source: str, name: str) -> None:
