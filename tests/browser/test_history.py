@@ -173,6 +173,9 @@ async def test_history_marks_numbers_that_are_not_informative(open_page: OpenPag
         await page.goto(f"{address}/#/streams/counts")
         card = page.get_by_role("region", name="Answers", exact=True)
         await expect(card.locator("tbody tr td").nth(2)).to_contain_text("(not informative)")
+        left_out = "rows with a missing or invalid cell are left out"
+        await expect(card.get_by_text(f"Warning about each answer: {left_out}")).to_be_visible()
+        await expect(card.locator("tbody")).not_to_contain_text(left_out)
         await expect(page.get_by_text("1: 1 noisy answer, 0 free answers")).to_be_visible()
         await page.goto(f"{address}/#/sources/people")
         await expect(page.get_by_text("neighbors exchange one person;")).to_be_visible()

@@ -14,7 +14,6 @@ from pydantic import Field
 
 from schemas import Amount, Answer, Query
 from stream.client.answer_history import AnswerPage, LoggedAnswer
-from stream.formatting import ROWS_LEFT_OUT
 from stream.kafka.client.broker_connections import is_refusal
 from stream.monitor.api import views
 from stream.monitor.api.http_requests import ProblemError
@@ -119,8 +118,8 @@ async def list_answers(
     rows = []
     for place, one in enumerate(page.answers):
         answer = one.result.with_question(question := find_question(one.result), source, calibration)
-        # Warnings about the table or the standing stream would be the same in each row.
-        warnings = [text for text in answer.question_warnings if text != ROWS_LEFT_OUT]
+        # Warnings about the standing stream would be the same in each row.
+        warnings = list(answer.question_warnings)
         # The groups of the numbers follow from the question or, for a live histogram, from the definition.
         answer.with_stream(record.spec, source)
         rows.append(

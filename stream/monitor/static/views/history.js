@@ -32,6 +32,7 @@ export function answerHistory(stream, session) {
   const head = tableHead(...HEADS);
   const table = make("table", { class: "plain people-table history", "aria-label": "Answers of the stream" }, head, body);
   const place = make("p", { class: "quiet", role: "status" });
+  const shared = make("div");
   const problem = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
   const none = emptyState("No answer yet", "Answers appear here once the stream has been asked.");
   const stale = make("p", { class: "quiet", role: "status", hidden: true }, "The stream has given newer answers: press “Newest”.");
@@ -41,7 +42,7 @@ export function answerHistory(stream, session) {
   const saves = Object.keys(FILES).map((ending) => make("button", { type: "button", onclick: () => save(ending) }, ending === "csv" ? "Save as CSV" : "Save as JSON lines"));
   const stop = make("button", { type: "button", hidden: true, onclick: () => saving?.abort() }, "Stop");
   const progress = make("span", { class: "quiet", role: "status" });
-  const element = card("Answers", make("div", { class: "filters" }, newest, next, jump, saves, stop, progress), problem, stale, place, table, none);
+  const element = card("Answers", make("div", { class: "filters" }, newest, next, jump, saves, stop, progress), problem, stale, place, shared, table, none);
   none.hidden = table.hidden = true;
 
   function disableSaves(disabled) {
@@ -79,7 +80,9 @@ export function answerHistory(stream, session) {
   function showPage({ items, before, reached, unreadable }, where) {
     older = before;
     next.disabled = before === null;
-    body.replaceChildren(...items.map((one) => answerRow(one, row.mechanism, unitOf(one))));
+    const common = sharedWarnings(items);
+    shared.replaceChildren(...common.map((text) => make("p", { class: "reason" }, `Warning about each answer: ${text}`)));
+    body.replaceChildren(...items.map((one) => answerRow({ ...one, warnings: one.warnings.filter((text) => !common.includes(text)) }, row.mechanism, unitOf(one))));
     setText(head.querySelectorAll("th")[ALPHA], items.some((one) => unitOf(one) === null) ? UNKNOWN_UNIT : HEADS[ALPHA]);
     table.hidden = !items.length;
     none.hidden = Boolean(items.length) || before !== null || where.before !== undefined;
@@ -167,6 +170,12 @@ function unitOfAlpha({ answer, question }, mechanism, standing) {
     return RANKS.some((form) => SPECS[mechanism]?.forms.includes(form)) ? null : "";
   }
   return RANKS.some((form) => (question ?? standing)?.[form]) ? ` ${question ? "rows" : "events"} of rank` : "";
+}
+
+/** Return the warnings that all answers of a page have, which the page states once; refusals have no index. */
+function sharedWarnings(items) {
+  const [first, ...rest] = items.filter(({ answer }) => typeof answer.index === "number");
+  return first?.warnings.filter((text) => rest.every(({ warnings }) => warnings.includes(text))) ?? [];
 }
 
 function answerRow(row, mechanism, unit) {

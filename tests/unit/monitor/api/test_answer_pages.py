@@ -81,7 +81,7 @@ async def test_answer_route_shows_question_of_own_answer_only() -> None:
         newest, older = page["items"]
         assert newest["question"]["where"] == question["where"]
         assert older["question"] is None
-        assert (newest["warnings"], older["warnings"]) == (answered["warnings"][:1], [])
+        assert (newest["warnings"], older["warnings"]) == (answered["warnings"][:2], [])
         async with client.get("/api/streams/counts/answers.csv", headers=bearer(VIEWER)) as response:
             assert response.content_type == "text/csv"
             rows = list(csv.DictReader(io.StringIO(await response.text())))
@@ -90,7 +90,7 @@ async def test_answer_route_shows_question_of_own_answer_only() -> None:
         # The costs of all lines add up to the spent amount.
         assert [bool(row["cost_epsilon"]) for row in rows] == [True, False, True]
         assert rows[1]["question"] == ""  # else a long question would be repeated 100,000 times
-        # The file also has the warning that incomplete rows are left out; the page shows it once, on the source.
+        # The warning that incomplete rows are left out is the second; the page states it once, above its list.
         saved = answered["warnings"][:2]
         assert [row["warnings"] for row in rows] == ["; ".join(saved), "", ""]
         async with client.get("/api/streams/counts/answers.jsonl", headers=bearer(VIEWER)) as response:
