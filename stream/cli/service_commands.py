@@ -269,9 +269,7 @@ def describe_addresses(bootstrap: str, logs: Path, port: int | None, *, started_
     where = f"SOTTO_BOOTSTRAP={bootstrap}, logs in {logs}; Ctrl-C stops it{rest}"
     if not started_broker or port is not None or bootstrap == usual:
         return where
-    return (
-        f"{where}\nAnother program has {usual}: producers and clients outside this folder need the address above"
-    )
+    return f"{where}. Another program has {usual}: producers and clients outside this folder need this address"
 
 
 def warn_about_witnesses(settings: Settings) -> None:
