@@ -110,7 +110,9 @@ def summed_attributes(form: Form, source: Source | None, attribute: str | None) 
         return ()
     numeric = {name: domain for name, domain in source.attributes.items() if isinstance(domain, Numeric)}
     if not numeric:
-        raise PlanError(f"--form: a {form} needs an attribute of integers or decimals, and the source has none")
+        raise PlanError(
+            f"--form: a {form} needs an attribute of integers or decimals; choose one, if the source has one"
+        )
     if attribute is not None and attribute not in numeric:
         raise PlanError(
             f"--attribute: '{attribute}' is not an attribute of integers or decimals of the source, which has {', '.join(numeric)}; give one of them"
@@ -130,7 +132,7 @@ def ranked_attributes(form: Form, source: Source | None, attribute: str | None) 
     }
     if not ordered:
         raise PlanError(
-            "--form: a quantile needs an attribute of integers, decimals or bins, and the source has none"
+            "--form: a quantile needs an attribute of integers, decimals or bins; choose one, if the source has one"
         )
     if attribute is not None and attribute not in ordered:
         raise PlanError(f"--attribute: '{attribute}' has no quantiles; give one of {', '.join(ordered)}")

@@ -222,7 +222,7 @@ def test_plan_states_the_unit_of_an_error(arguments: list[str], of: str) -> None
         ),
         (
             ["--form", "mean", "--source", json.dumps({**source("replace"), "attributes": {"sex": ["F", "M"]}})],
-            "--form: a mean needs an attribute of integers or decimals, and the source has none",
+            "--form: a mean needs an attribute of integers or decimals; choose one, if the source has one",
         ),
     ],
 )
