@@ -115,6 +115,7 @@ class SyncCalls(ABC):
     list_streams = make_synchronous(AsyncCalls.list_streams)
     budget = make_synchronous(AsyncCalls.budget)
     grant = make_synchronous(AsyncCalls.grant)
+    missed_events = make_synchronous(AsyncCalls.missed_events)
     source_of = make_synchronous(AsyncCalls.source_of)
     statuses = make_synchronous(AsyncCalls.statuses)
     trail = make_generator_method(AsyncCalls.trail)

@@ -524,6 +524,17 @@ class AsyncCalls(ABC):
         """
         return (await self._read_ledger()).grant(source, stream)
 
+    async def missed_events(self, source: str, stream: str) -> str | None:
+        """Describe which windows of a standing stream may lack events that came before its opening; None if none do.
+
+        Examples:
+            >>> client.missed_events("people", "counts") is None
+            True
+        """
+        view = await self._read_ledger()
+        missed = view.missed_events(view.grant(source, stream).spec, view.source(source).source)
+        return missed and missed[1]
+
     async def source_of(self, stream: str) -> str:
         """Return the name of a stream's source; raise ``Unknown`` if the ledger has no such stream.
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import ConsumerStoppedError
 
-from schemas import Calibration, LedgerRecord, Source, StreamSpec, ledger_codec
+from schemas import Calibration, LedgerRecord, Source, StreamSpec, ledger_codec, moment_ms
 from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.caches import ENTRY_BYTES, RecentCache
 from stream.client.kafka_connection import KafkaConnection, translate_errors
@@ -165,7 +165,9 @@ class FollowedLedger:
         self._complete_at = 0.0
         self._source_names: dict[str, str] = {}
         self._sources: dict[str, Source] = {}
-        self._specs: RecentCache[str, StreamSpec] = RecentCache(_MAX_CACHED_SPECS // 2)
+        self._specs: RecentCache[str, tuple[StreamSpec, tuple[int, str] | None]] = RecentCache(
+            _MAX_CACHED_SPECS // 2
+        )
         self._calibrations: RecentCache[str, Calibration] = RecentCache(_MAX_CACHED_STREAMS // 2)
         self._absent: dict[str, float] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -218,10 +220,11 @@ class FollowedLedger:
         if result.lacks_stream:
             source, name = await self.find_source(result.stream), result.stream
             if source is not None and self._view is not None:
-                if (spec := self._specs.get(name)) is None:
+                if (known := self._specs.get(name)) is None:
                     spec = self._view.grant(source.source, name).spec
-                    self._specs.put(name, spec)
-                return result.with_stream(spec, source)
+                    known = spec, self._view.missed_events(spec, source)
+                    self._specs.put(name, known)
+                return result.with_stream(known[0], source, _missed_in_window(result, known[1]))
         return result
 
     async def stop(self) -> None:
@@ -292,6 +295,15 @@ class FollowedLedger:
     def _clear(self, view: LedgerView) -> None:
         self._follower.restart()
         view.clear()
+
+
+def _missed_in_window(result: Result, missed: tuple[int, str] | None) -> str | None:
+    """Return the description of missed events if the window of an answer may lack them."""
+    if missed is None or result.window is None:
+        return None
+    with suppress(ValueError):  # a window of a later version
+        return missed[1] if moment_ms(result.window.start) < missed[0] else None
+    return None
 
 
 _UNWANTED_BYTES: Final = 8 << 20

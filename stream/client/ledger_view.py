@@ -15,19 +15,26 @@ from pydantic import BaseModel
 
 from schemas import (
     AllotmentRecord,
+    EventsSource,
     GrantRecord,
     PopulationRecord,
     RegisterSource,
+    Source,
     SourceRecord,
+    StreamSpec,
     WaitingRequest,
     ledger_codec,
+    moment_ms,
     registered_name,
     request_codec,
+    span_ms,
 )
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.errors import Invalid, Unknown, Unreachable
 from stream.formatting import MAX_COMPARED_NAMES, did_you_mean
 from stream.privacy.composition.costs import displayed_grant, ordinary_charges_left
+from stream.questions.stream_watch import describe_missed_events
+from stream.settings import MS_PER_DAY
 
 _Decoded = TypeVar("_Decoded", bound=BaseModel)
 
@@ -35,12 +42,12 @@ CACHE_KIB: Final = 32 * 1024
 """Maximum memory of a view's database, in KiB; SQLite keeps the rest in a temporary file without a name."""
 
 _SCHEMA: Final = """
-CREATE TABLE record (key BLOB NOT NULL UNIQUE, stream BLOB, open_group BLOB, value BLOB NOT NULL);
+CREATE TABLE record (key BLOB NOT NULL UNIQUE, stream BLOB, open_group BLOB, value BLOB NOT NULL, since INTEGER);
 CREATE INDEX by_stream ON record (stream) WHERE stream IS NOT NULL;
 CREATE INDEX by_open_group ON record (open_group, stream) WHERE open_group IS NOT NULL;
 """
 _PUT: Final = (
-    "INSERT INTO record VALUES (?, ?, ?, ?) "
+    "INSERT INTO record VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (key) DO UPDATE SET open_group = excluded.open_group, value = excluded.value"
 )
 _FIRST_OF_GROUPS: Final = (
@@ -73,12 +80,18 @@ class LedgerView:
 
     def add(self, records: Iterable[Any]) -> None:
         """Add Kafka records in the ledger's order; ``Unreachable`` if the temporary file cannot be written."""
-        latest = {record.key: record.value for record in records if (record.key or b"").startswith(_KINDS)}
-        rows = (_row(key, value) for key, value in latest.items() if key is not None and value is not None)
+        latest: dict[bytes, tuple[bytes, int]] = {}
+        deleted: set[bytes] = set()
+        for key, value, timestamp in ((one.key or b"", one.value, one.timestamp) for one in records):
+            if value is None:
+                latest.pop(key, None)
+                deleted.add(key)
+            elif key.startswith(_KINDS):
+                latest[key] = value, latest.get(key, (b"", timestamp))[1]
+        rows = ((*_row(key, value), since) for key, (value, since) in latest.items())
         with _storage_errors(), self._database:
+            self._database.executemany("DELETE FROM record WHERE key = ?", ((key,) for key in deleted))
             self._database.executemany(_PUT, rows)
-            deleted = ((key,) for key, value in latest.items() if value is None)
-            self._database.executemany("DELETE FROM record WHERE key = ?", deleted)
 
     def source(self, name: str) -> SourceRecord:
         """Return a source; raise ``Unknown`` if it is not registered."""
@@ -111,6 +124,24 @@ class LedgerView:
         prefix = f"grant|{source}|".encode()
         hint = did_you_mean(stream, self._names(prefix)) or f"; see 'sotto source show {source}'"
         raise Unknown(f"stream '{stream}' of source '{source}' is not known{hint}")
+
+    def missed_events(self, spec: StreamSpec, source: Source) -> tuple[int, str] | None:
+        """Describe which windows of a standing stream may lack events; None if the clock or the opening excludes it.
+
+        The number is the start, in ms, before which these windows begin. The stream was opened before the earliest record
+        that was read, and at most a day, or a window with its lateness, after ``begins``.
+        """
+        standing = spec.standing
+        if standing is None or standing.begins is None or not isinstance(source, EventsSource):
+            return None
+        latest = moment_ms(standing.begins) + max(MS_PER_DAY, standing.open_ms)
+        rows = self._read(
+            "SELECT since FROM record WHERE key = ?", f"grant|{source.source}|{spec.stream}".encode()
+        )
+        opened = min([latest, *(since for (since,) in rows)])
+        if (missed := describe_missed_events(standing, source, opened / 1000)) is None:
+            return None
+        return opened + span_ms(source.idle), f"{missed}, unless this stream was opened before they began"
 
     def grants(
         self, source: str | None, limit: int | None, after: str | None, *, periods: bool = False

@@ -84,6 +84,7 @@ class Result(ConvertibleRows, Answer):
     _source: Source | None = PrivateAttr(None)
     _spec: StreamSpec | None = PrivateAttr(None)
     _calibration: Calibration | None = PrivateAttr(None)
+    _missed: str | None = PrivateAttr(None)
 
     @classmethod
     def read(cls, value: bytes | None) -> Result:
@@ -104,12 +105,9 @@ class Result(ConvertibleRows, Answer):
         """True if this is the answer of a window without the stream's definition; see ``with_stream``."""
         return self.window is not None and self._spec is None
 
-    def with_stream(self, spec: StreamSpec, source: Source) -> Result:
-        """Set the source and the definition of a standing stream, and return the result itself.
-
-        The definition has the groups of a live histogram and the facts that warnings name.
-        """
-        self._source = source
+    def with_stream(self, spec: StreamSpec, source: Source, missed: str | None = None) -> Result:
+        """Set source and definition of a standing stream, and the missed events of the window; return the result itself."""
+        self._source, self._missed = source, missed
         self._spec = self._spec if spec.standing is None else spec
         return self
 
@@ -213,7 +211,7 @@ class Result(ConvertibleRows, Answer):
         about_basis += warn_about_top(self, self._query)
         if self._query is None and (spec := self._spec) and (source := self._source):
             counted = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
-            return (*about_basis, *filter(None, (counted, *describe_clamping(spec, source))))
+            return (*about_basis, *filter(None, (counted, *describe_clamping(spec, source), self._missed)))
         if self._query is None or self._source is None:
             return about_basis
         return (

@@ -28,7 +28,7 @@ from stream.client.async_client import AsyncClient
 from stream.client.kafka_connection import report_silence
 from stream.engine.restore import create_reader, require_visible, select_readable
 from stream.errors import SottoError, describe_end_remedy, describe_reason
-from stream.formatting import describe_promise_bound, describe_source_bound, did_you_mean
+from stream.formatting import did_you_mean
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
 from stream.processing.dead_letters import (
@@ -49,7 +49,6 @@ from stream.questions.alert_states import (
     window_text,
 )
 from stream.questions.answer_warnings import describe_reasons
-from stream.questions.clamped_values import describe_clamping
 
 JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
@@ -72,26 +71,15 @@ async def _follow_answers(*, from_beginning: bool, limit: int, stream: str | Non
         async for answer in client.answers(from_beginning=from_beginning):
             if stream is not None and answer.stream != stream:
                 continue
-            if answer.window is not None and answer.stream not in described and not as_json:
+            texts = () if answer.window is None or answer.stream in described else answer.question_warnings
+            if texts and not as_json:
                 described.add(answer.stream)
-                if text := await _describe_bounds(client, answer.stream):
-                    say(f"{answer.stream}: {text}")
+                so_far = ["each number is the number so far"] * (answer.charge_name == "count")
+                say(f"{answer.stream}: {'; '.join((*so_far, *texts))}")
             show_answer(answer, as_json=as_json)
             shown += 1
             if shown == limit:
                 return
-
-
-async def _describe_bounds(client: AsyncClient, stream: str) -> str:
-    """Describe the contribution bound and clamped values of a stream; empty if the ledger may not be read."""
-    try:
-        source = (await client.budget(await client.source_of(stream))).source
-        spec = (await client.grant(source.source, stream)).spec
-    except SottoError:
-        return ""
-    bound_text = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
-    so_far = "each number is the number so far" if spec.mechanism.kind == "running_count" else ""
-    return "; ".join(filter(None, (so_far, bound_text, *describe_clamping(spec, source))))
 
 
 _OUTCOME_SIGNS: Final = {

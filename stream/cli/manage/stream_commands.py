@@ -229,6 +229,7 @@ def show(names: Names, as_json: AsJson = False) -> None:
         source, stream = _resolve_names(client, names)
         grant, declared = client.grant(source, stream), client.budget(source).source
         [shown] = join_grants(client, [grant])
+        missed = client.missed_events(source, stream)
     if as_json:
         show_json(grant)
         return
@@ -255,7 +256,7 @@ def show(names: Names, as_json: AsJson = False) -> None:
     if remedy := describe_end_remedy(grant.spec.stream, reason, grant.calibration):
         say(f"for further answers: {remedy}", soft_wrap=True)
     if grant.spec.standing is not None:
-        say(describe_standing_query(grant.spec, declared), soft_wrap=True)
+        say("; ".join(filter(None, (describe_standing_query(grant.spec, declared), missed))), soft_wrap=True)
         if grant.state == "open":
             warn_about_topic(declared)
     for line in _promise_lines(grant, declared):

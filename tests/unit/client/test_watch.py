@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
@@ -29,6 +29,8 @@ from stream.cli.manage.answer_commands import (
 )
 from stream.client import answer_history, kafka_connection
 from stream.client.client_calls import AsyncCalls
+from stream.client.ledger_reader import FollowedLedger
+from stream.client.ledger_view import LedgerView
 from stream.kafka.topic_creation import LiveTopicReport
 from stream.monitor.api.service_models import AlertQuery
 from stream.monitor.monitor_alerts import Alerts
@@ -536,6 +538,43 @@ def test_slow_opening_warns_of_its_first_windows(seconds: float, warned: bool) -
     assert spec.standing is not None
     warning = warn_about_opening(spec.standing, about, "2013-01-01T05:15:04Z", now, seconds)
     assert warning == (text if warned else None)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "begins", "before"),
+    [
+        ("2013-01-01T05:14:54Z", "2013-01-01T05:00:00Z", "2013-01-01T05:14:59Z"),
+        ("2013-01-01T05:14:54Z", "2013-01-01T05:15:00Z", None),
+        ("2013-06-01T05:00:00Z", "2013-01-01T05:00:00Z", "2013-01-02T05:00:05Z"),
+    ],
+)
+async def test_answers_of_windows_before_the_opening_say_what_they_lack(
+    recorded: str, begins: str, before: str | None
+) -> None:
+    """The grant's earliest record bounds the opening, and so does the limit of a day for past windows."""
+    with installation(sources=[flights()], partitions=2) as driver:
+        driver.open(as_opening(standing(begins=begins)), acknowledge=True)
+        records = driver.records(driver.topics.ledger)
+        spec, about = driver.grant("flights", "late").spec, parse_source(flights())
+    known = FollowedLedger(cast("Any", None))
+    view = known._view = LedgerView()
+    view.add(
+        [one._replace(timestamp=moment_ms("2014-01-01T00:00:00Z")) for one in records]
+    )  # of an earlier stream
+    deleted = [one._replace(value=None) for one in records if (one.key or b"").startswith(b"grant|")]
+    first = [one._replace(timestamp=moment_ms(recorded)) for one in records]
+    view.add([*deleted, *first])
+    view.add([one._replace(timestamp=moment_ms("2013-01-01T09:00:00Z")) for one in records])
+    text = (
+        f"windows that begin before {before} lack the events that feeds have already read for earlier streams of 'flights', unless this "
+        "stream was opened before they began"
+    )
+    missed = view.missed_events(spec, about)
+    assert missed == (None if before is None else (moment_ms(before), text))
+    warned = (await known.add_stream(answer("below"))).warnings
+    assert (text in warned) is (before is not None)
+    later = {"start": "2013-01-02T05:15:00Z", "end": "2013-01-02T06:15:00Z"}
+    assert text not in (await known.add_stream(answer("below", window=later))).warnings
 
 
 def test_client_warns_of_past_windows_of_a_later_stream() -> None:
