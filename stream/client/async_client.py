@@ -16,6 +16,7 @@ from schemas import (
     Query,
     Receipt,
     Request,
+    StreamStatus,
     ledger_codec,
     query_codec,
     request_codec,
@@ -26,7 +27,7 @@ from stream.client.answer_history import watch_notices
 from stream.client.answer_reader import AnswerListener, PendingQuestion, PendingResults
 from stream.client.client_calls import AsyncCalls
 from stream.client.kafka_connection import KafkaConnection, translate_errors
-from stream.client.ledger_reader import FollowedLedger, read_latest_first, read_topic
+from stream.client.ledger_reader import MAX_LEDGER_WAIT_SECONDS, FollowedLedger, read_latest_first, read_topic
 from stream.client.ledger_view import LedgerView
 from stream.engine.restore import select_readable
 from stream.errors import Invalid, Timeout
@@ -303,6 +304,10 @@ class AsyncClient(AsyncCalls):
             async with aclosing(read_latest_first(self._connection, topic, partition)) as batches:
                 async for records in batches:
                     yield records
+
+    async def _read_choices(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
+        async with asyncio.timeout(MAX_LEDGER_WAIT_SECONDS):
+            return await super()._read_choices(streams)
 
     async def _read_ledger(self) -> LedgerView:
         with self._connection.guard_call():

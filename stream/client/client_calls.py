@@ -416,21 +416,25 @@ class AsyncCalls(ABC):
     async def _refused_streams(self, source: str, grants: Sequence[GrantRecord]) -> set[str]:
         """Return the streams of a source that do not answer by their workers' last status, read once in a minute.
 
-        Kafka does not find a status by its stream, so a read may be long. It finds none if the topic cannot be read.
+        Kafka does not find a status by its stream, so a read may be long. It finds none if the topic cannot be read soon.
         """
         lock, known = self._refusals
         async with lock:  # statements at the same time share a read
             read_at, refused = known.get(source, (-math.inf, set[str]()))
             if time.monotonic() - read_at < self._refusals_seconds:
                 return refused
-            with suppress(SottoError):  # as without its ACL, or if a later version wrote a status
-                statuses = await self.statuses(one.spec.stream for one in grants)
+            with suppress(SottoError, TimeoutError):  # as without its ACL, or if a later version wrote a status
+                statuses = await self._read_choices(one.spec.stream for one in grants)
                 last = {(name, status.incarnation) for name, (status, _) in statuses.items() if status.refused}
                 refused = {
                     one.spec.stream for one in grants if (one.spec.stream, one.identity.incarnation) in last
                 }
             known[source] = time.monotonic(), refused
             return refused
+
+    async def _read_choices(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
+        """Read the status of streams of which a statement chooses one; ``TimeoutError`` if that takes too long."""
+        return await self.statuses(streams)
 
     async def list_sources(self) -> list[SourceRecord]:
         """Return all registered sources with their budgets, sorted by name.

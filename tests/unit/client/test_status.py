@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from schemas import Amount, Position, StreamStatus
+from sotto import AsyncClient
+from stream.client import async_client
 from stream.testing.driver import MemoryCalls
-from tests.builders import installation
+from tests.builders import installation, stream
 
 
 def encode_status(stream: str, answered: int, refused: str | None = None) -> bytes:
@@ -59,3 +62,18 @@ def test_digests_stop_at_the_streams_last_status(monkeypatch: pytest.MonkeyPatch
         "lacking": (2, None),
     }
     assert read == [b"one", b"gone", b"again", b"@worker|0", b"lacking"]
+
+
+async def test_statement_waits_only_shortly_for_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that does not answer would delay it by the 40 s of a request, and only once in a minute."""
+    reads: list[str] = []
+
+    async def read(_: AsyncClient, streams: Iterable[str]) -> None:
+        reads.extend(streams)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(AsyncClient, "statuses", read)
+    monkeypatch.setattr(async_client, "MAX_LEDGER_WAIT_SECONDS", 0.01)
+    client, grants = AsyncClient(), installation(stream("s", "feed")).list_streams()
+    assert [await client._refused_streams("feed", grants) for _ in range(2)] == [set(), set()]
+    assert reads == ["s"]
