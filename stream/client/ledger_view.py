@@ -82,12 +82,14 @@ class LedgerView:
         """Add Kafka records in the ledger's order; ``Unreachable`` if the temporary file cannot be written."""
         latest: dict[bytes, tuple[bytes, int]] = {}
         deleted: set[bytes] = set()
-        for key, value, timestamp in ((one.key or b"", one.value, one.timestamp) for one in records):
-            if value is None:
+        for one in records:
+            if not (key := one.key or b"").startswith(_KINDS):
+                continue
+            if one.value is None:
                 latest.pop(key, None)
                 deleted.add(key)
-            elif key.startswith(_KINDS):
-                latest[key] = value, latest.get(key, (b"", timestamp))[1]
+            else:
+                latest[key] = one.value, latest.get(key, (b"", one.timestamp))[1]
         rows = ((*_row(key, value), since) for key, (value, since) in latest.items())
         with _storage_errors(), self._database:
             self._database.executemany("DELETE FROM record WHERE key = ?", ((key,) for key in deleted))

@@ -322,6 +322,14 @@ async def test_latest_records_are_read_past_the_gaps_of_compaction() -> None:
     assert len(ledger.read) < 10 * len(ledger.records)
 
 
+def test_view_ignores_deleted_receipts() -> None:
+    """There is one for each request beyond the latest, and a view has none of them."""
+    view, statements = LedgerView(), list[str]()
+    view._database.set_trace_callback(statements.append)
+    view.add(Record("ledger", 0, at, 0, b"%s|1" % kind, None) for at, kind in enumerate((b"receipt", b"grant")))
+    assert sum(one.startswith("DELETE") for one in statements) == 1
+
+
 async def test_pages_of_streams_meet_and_survive_deletions(ledger: Ledger) -> None:
     """The cursor is a name, so a page begins behind it even if its stream has left the ledger."""
     for name in ("fifth", "fourth", "third"):
