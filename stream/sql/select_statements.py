@@ -155,7 +155,8 @@ def _parse_text(text: str) -> SelectStatement:
         if unclosed := describe_unclosed_quote(text):
             raise StatementError(unclosed) from None
         remedy = remedy_of(text, f"{SUPPORTED_AGGREGATES} FROM a source")
-        raise StatementError(f"the statement cannot be read{describe_position(error)}; {remedy}") from None
+        place = f"{describe_position(error)}{_describe_reserved_name(error)}"
+        raise StatementError(f"the statement cannot be read{place}; {remedy}") from None
     if len(trees) != 1:
         raise StatementError(f"{len(trees)} statements are given; give one SELECT")
     select = trees[0]
@@ -165,6 +166,16 @@ def _parse_text(text: str) -> SelectStatement:
         raise StatementError(f"{select.key.upper()} cannot be asked; write one SELECT over a source")
     named = name_calendar_functions(select)
     return _parse_select(select if not isinstance(named, exp.Select) else named, text)
+
+
+def _describe_reserved_name(error: SqlglotError) -> str:
+    """Describe how to quote the reserved word at the error, if there is one."""
+    first = (getattr(error, "errors", None) or [{}])[0]
+    word = first.get("highlight") or ""
+    if word == ",":
+        word = "".join((first.get("start_context") or "").split()[-1:])
+    is_reserved = word.isidentifier() and tokenize(word)[0].token_type is not TokenType.VAR
+    return f'; if {word} is a name, write "{word}"' if is_reserved else ""
 
 
 def _require_select(text: str) -> None:

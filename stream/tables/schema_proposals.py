@@ -169,7 +169,7 @@ def _require_names(names: Sequence[str]) -> None:
     starts = [name.strip()[:_JUDGED_CHARACTERS] for name in names]
     if not starts or any(not start or _VALUE_PATTERN.fullmatch(start) for start in starts):
         raise UnreadableError(
-            "its first line looks like a row, not like the names of columns; begin the file with a line of names"
+            "its first line looks like a row: a name is empty or like a value; begin the file with a line of names, none empty"
         )
 
 

@@ -83,12 +83,12 @@ def test_proposal_takes_ranges_units_and_types_from_the_description(tmp_path: Pa
     assert (ward.domain, ward.missing) == ({"kind": "categories"}, ("values",))
 
 
-@pytest.mark.parametrize("first", ["71,F,a7", "ana@example.org,3", "2024-03-01,x", "zq,,xk"])
+@pytest.mark.parametrize("first", ["71,F,a7", "ana@example.org,3", "2024-03-01,x", "zq,,xk", '"",nr'])
 def test_proposal_refuses_a_first_line_that_is_a_row(tmp_path: Path, first: str) -> None:
     """The names of columns may be private values if a file has no line of names; the error quotes none."""
     file = tmp_path / "rows.csv"
     file.write_text(f"{first}\n{first}\n")
-    with pytest.raises(UnreadableError, match="looks like a row") as refused:
+    with pytest.raises(UnreadableError, match="row: a name is empty or like a value") as refused:
         propose_attributes(reader(tmp_path).columns(str(file)))
     assert not any(cell and cell in str(refused.value) for cell in first.split(","))
 
