@@ -376,7 +376,8 @@ def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
     if answer.choices is not None and with_estimates:
         parts.append(", ".join(format_choices(answer)))
     ends = answer.choice_intervals if answer.choice is not None else None
-    alpha = shown_alpha(answer)
+    alpha, count = shown_alpha(answer), len(answer.estimates or (0,))
+    marked = len(answer.uninformative) if answer.window is not None and with_estimates else 0
     facts = [
         "" if alpha is None else f"±{alpha}",
         "" if answer.interval is None else f"95 %: {format_interval(answer.interval, answer.estimate)}",
@@ -384,8 +385,8 @@ def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
         format_typical_error(answer),
         answer.basis or "",
         "" if answer.version is None else f"version {answer.version} of the data",
-        # Questions of windows have no warnings beside their answers.
-        UNINFORMATIVE_MARK if answer.window is not None and answer.uninformative == (0,) else "",
+        # Questions of windows have no warnings beside their answers; a table of groups marks its rows.
+        (f"{marked} of {count} " if marked < count else "") + UNINFORMATIVE_MARK if marked else "",
     ]
     if any(facts):
         parts.append(f"({', '.join(filter(None, facts))})")

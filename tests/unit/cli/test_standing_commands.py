@@ -247,6 +247,22 @@ def test_answers_name_the_contribution_bound_once_a_stream(
     assert [json.loads(line)["warnings"][0] for line in lines] == [bound] * 2
 
 
+@pytest.mark.parametrize(
+    ("intervals", "mark"),
+    [
+        ([[0, 417], [0, 600]], ", not informative"),
+        ([[340, 360], [0, 600]], ", 1 of 2 not informative"),
+        ([[340, 360], [120, 122]], ""),
+    ],
+)
+def test_answers_mark_quantiles_of_a_window(intervals: list[list[int]], mark: str) -> None:
+    """An empty window also has a median, which is noise; nothing else in the line says so."""
+    numbers = {"estimates": [354, 121], "intervals": intervals, "alpha": 919, "basis": "noisy"}
+    answer = {"id": "1", "stream": "s", "outcome": "answer", "window": WINDOW, **numbers}
+    line = _format_answer(Result.read(json.dumps(answer).encode()))
+    assert line.endswith(f"noisy{mark})")
+
+
 def test_attribute_named_like_a_column_is_shown_beside_it() -> None:
     answer: dict[str, Any] = {"id": "1", "stream": "s", "outcome": "above", "window": WINDOW}
     group = {"stream": "a", "estimate": 1, "window_end": "b"}
