@@ -8,12 +8,14 @@ from __future__ import annotations
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from functools import wraps
 from threading import Lock
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple
 from weakref import WeakSet
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+Objects = TypeVarTuple("Objects")
 
 ENTRY_BYTES: Final = 512
 """Bytes of a cache entry in addition to its value: for the key, the order and Python's objects."""
@@ -95,6 +97,25 @@ class BoundedCache(Generic[Key, Value]):
     def _remove(self, key: Key) -> None:
         if (entry := self._values.pop(key, None)) is not None:
             self._weight -= entry[1]
+
+
+def cache_by_identity(capacity: int) -> Callable[[Callable[[*Objects], Value]], Callable[[*Objects], Value]]:
+    """Cache a function of immutable objects; an entry keeps its objects, so that no others get their ids."""
+
+    def decorate(compute: Callable[[*Objects], Value]) -> Callable[[*Objects], Value]:
+        cache: BoundedCache[tuple[int, ...], tuple[object, Value]] = BoundedCache(capacity)
+
+        @wraps(compute)
+        def find(*objects: *Objects) -> Value:
+            ids = tuple(map(id, objects))
+            if (known := cache.get(ids)) is None:
+                known = objects, compute(*objects)
+                cache.put(ids, known)
+            return known[1]
+
+        return find
+
+    return decorate
 
 
 class RecentCache(Generic[Key, Value]):

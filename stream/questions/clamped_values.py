@@ -33,6 +33,7 @@ from schemas import (
     ValuesSource,
 )
 from schemas.calendars import format_day
+from stream.caches import cache_by_identity
 from stream.formatting import MAX_COARSE_STEPS
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.privacy.composition.costs import exact_decimal
@@ -70,6 +71,7 @@ def warn_about_clamping(
     return (*lines, *_describe_person_sum(attributes, query), *ends, *others, *days)
 
 
+@cache_by_identity(256)
 def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
     """Return warnings about clamped values in the answers of a standing stream, and about conditions that the domains decide."""
     standing = spec.standing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from stream.caches import ENTRY_BYTES, BoundedCache, RecentCache, weigh_array
+from stream.caches import ENTRY_BYTES, BoundedCache, RecentCache, cache_by_identity, weigh_array
 from stream.engine.health import CacheCollector
 
 
@@ -24,6 +24,21 @@ def test_bounded_cache_keeps_the_latest_used_values_in_its_weight() -> None:
     assert (len(cache), cache.weight) == (2, 6)
     cache.put("all", b"x" * 10)
     assert (len(cache), cache.weight) == (1, 10)
+
+
+def test_function_is_computed_once_for_the_same_objects() -> None:
+    """Equal objects are others, and no object gets the id of one that an entry needs."""
+    computed: list[str] = []
+
+    @cache_by_identity(2)
+    def join(*objects: list[str]) -> str:
+        computed.append("".join(map("".join, objects)))
+        return computed[-1]
+
+    one, other = ["a"], ["b"]
+    assert [join(one, other), join(one, other), join(other, one)] == ["ab", "ab", "ba"]
+    assert [join([str(number)]) for number in range(9)] == [str(number) for number in range(9)]
+    assert computed == ["ab", "ba", *map(str, range(9))]
 
 
 def test_recent_cache_keeps_the_latest_used_values() -> None:

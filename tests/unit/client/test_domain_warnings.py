@@ -10,6 +10,7 @@ from schemas import Query, Source, StreamSpec
 from sotto import Driver
 from stream.formatting import ROWS_LEFT_OUT
 from stream.questions.answer_warnings import warn_about_domains
+from stream.questions.clamped_values import describe_clamping
 from stream.questions.question_forms import as_source
 from stream.questions.stream_watch import describe_standing_query
 from stream.tables.expressions import FALSE, TRUE
@@ -231,7 +232,9 @@ def test_standing_stream_warns_of_condition_its_domains_decide(where: str, warni
         client.publish("flights", [{"tailnum": "N1", "scheduled": "2013-03-08T05:15:00Z", "delay": 99, "row": 1}])
         client.advance("flights", "2013-03-08T06:00:00Z")
         [answer] = client.answers(from_beginning=True)
-    described = describe_standing_query(StreamSpec.model_validate(late), as_source(topic))
+    spec, declared = StreamSpec.model_validate(late), as_source(topic)
+    described = describe_standing_query(spec, declared)
+    assert describe_clamping(spec, declared) is describe_clamping(spec, declared), "each answer has it"
     for text in ("; ".join(answer.warnings), described):
         assert ("where: " in text) == (warning is not None)
         assert (warning or "") in text
