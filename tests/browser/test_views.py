@@ -236,6 +236,28 @@ async def test_page_shows_that_one_more_question_may_wait(open_page: OpenPage) -
         await expect(note).to_be_visible()
 
 
+async def test_workers_view_names_the_markers_that_no_lag_counts(open_page: OpenPage) -> None:
+    """Without them a position before the end would contradict the lag of 0."""
+    scene = Scene()
+    place: dict[str, Any] = {
+        "role": "worker",
+        "member": None,
+        "end": 34,
+        "events_per_second": 0.0,
+        "restore": None,
+    }
+    rows = [
+        PartitionRow(partition=0, position=33, lag=0, **place),
+        PartitionRow(partition=1, position=30, lag=4, **place),
+        PartitionRow(partition=2, position=34, lag=0, **place),
+    ]
+    scene.monitor.set_workers(WorkersView(time=scene.now, members=[], partitions=rows))
+    async with scene.served() as address:
+        page = await open_page(address, "workers")
+        ends = page.get_by_role("table", name="Input partitions").locator("td.cell-end")
+        await expect(ends).to_have_text(["34 (1 marker)", "34", "34"])
+
+
 async def test_page_follows_the_ledger_without_a_reload(open_page: OpenPage) -> None:
     scene = Scene()
     scene.driver.register(values("feed", 4.0))

@@ -52,7 +52,9 @@ function partitionRow() {
     element,
     update(row) {
       const position = row.position === null ? "–" : count(row.position);
-      const shown = [row.role, String(row.partition), row.member ?? "none", position, count(row.end), lag(row), rate(row.events_per_second)];
+      const markers = row.lag || row.hidden_lag || row.position === null ? 0 : row.end - row.position; // of transactions, at the end
+      const end = `${count(row.end)}${markers > 0 ? ` (${plural(markers, "marker")})` : ""}`;
+      const shown = [row.role, String(row.partition), row.member ?? "none", position, end, lag(row), rate(row.events_per_second)];
       shown.forEach((text, index) => setText(cells[index], text));
       setAttribute(element, "data-unassigned", row.member === null);
       setText(words, describeRestore(row.restore));
