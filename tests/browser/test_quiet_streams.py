@@ -202,6 +202,23 @@ async def test_counts_have_whole_numbers_on_their_axis(open_page: OpenPage) -> N
         await expect(chart.locator(".limit-text")).to_have_text("1 is paid for")
 
 
+@pytest.mark.parametrize(("answers", "anchor"), [(3, "end"), (20, "start")])
+async def test_line_of_a_chart_does_not_cross_the_text_of_its_limit(
+    open_page: OpenPage, answers: int, anchor: str
+) -> None:
+    """A line that rises to the limit at the right has the text at the left."""
+    scene = Scene()
+    scene.driver.register(values("feed", 400.0))
+    scene.driver.open(above("many", "feed", 100.0, 20))
+    for number in range(answers):
+        scene.driver.ask_many([{"id": f"{number}", "stream": "many", "value": 1e9}])
+        scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "streams/many", VIEWER)
+        text = page.get_by_role("img", name="Answers above so far").locator(".limit-text")
+        await expect(text).to_have_attribute("text-anchor", anchor)
+
+
 @pytest.mark.parametrize(
     "declared",
     [values("feed", 4.0), CENSUS, source("votes", "records", neighbors="replace"), source("visits", "events")],

@@ -125,9 +125,17 @@ export class Chart {
 
   limit({ value, text }, width) {
     const at = this.scale.y(value);
+    const right = width - MARGIN.right - 4;
+    const { x, y } = this.scale;
+    // A line that rises to the limit beside a label at the right would cross it.
+    const isCrossed = this.data.series.some(({ points }) => {
+      const before = points.findLast(([when]) => x(when) < right - text.length * LETTER) ?? points[0];
+      return points.length && y(before[1]) > at + 4 && y(points[points.length - 1][1]) < at + 18;
+    });
+    const place = isCrossed ? { x: MARGIN.left + 4, "text-anchor": "start" } : { x: right, "text-anchor": "end" };
     return [
       makeSvg("line", { class: "limit", x1: MARGIN.left, x2: width - MARGIN.right, y1: at, y2: at }),
-      makeSvg("text", { class: "limit-text", x: width - MARGIN.right - 4, y: at + 14, "text-anchor": "end" }, text),
+      makeSvg("text", { class: "limit-text", ...place, y: at + 14 }, text),
     ];
   }
 
