@@ -501,6 +501,22 @@ async def test_answer_table_fits_its_card(open_page: OpenPage, width: int) -> No
         assert await frame.evaluate("(frame) => frame.scrollWidth <= frame.clientWidth")
 
 
+async def test_numbers_of_very_different_size_have_separate_charts(open_page: OpenPage) -> None:
+    """Beside a sum a count would be a point at 0; two counts share an axis."""
+    scene = people(counts={"kind": "laplace", "answers": 90})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        for statement, charts in (
+            ("SELECT COUNT(*), COUNT(*) FILTER (WHERE sex = 'F'), SUM(days) FROM counts", 2),
+            ("SELECT COUNT(*), COUNT(*) FILTER (WHERE sex = 'F') FROM counts", 1),
+        ):
+            await page.get_by_label("SELECT").fill(statement)
+            await page.get_by_role("button", name="Ask", exact=True).last.click()
+            answer = page.get_by_role("region", name="Answer").first
+            await expect(answer).to_contain_text("questions to counts")
+            await expect(answer.locator("figure.bars")).to_have_count(charts)
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 async def test_long_names_stay_within_their_card(open_page: OpenPage, width: int) -> None:
     scene = Scene()

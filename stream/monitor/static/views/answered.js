@@ -11,6 +11,7 @@ const INTERVAL = "95 % interval";
 const LOW = " 95% low";
 const HIGH = " 95% high";
 const INFORMATIVE = " informative";
+const MOST_RATIO = 20; // of the numbers of two measures on one axis
 
 const isPriced = ({ outcome, reason }) => outcome === "rejected" && Boolean(reason?.startsWith("price: max_price:"));
 
@@ -37,7 +38,7 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   const of = versionsOf([answer]);
   const below = answer.choice && !ofRanks && typeof answer.alpha === "number" ? [`The choice may be up to ${bound(answer.alpha)} below the best.`] : [];
   const table = !numbers.length && answer.choices ? tableOf([...names, "value", ...(answer.choice_intervals ? [INTERVAL] : [])], rows.map((row) => [...names.map((name) => row[name]), row.choice, ...(answer.choice_intervals ? [`${row.interval_low} … ${row.interval_high}`] : [])]), of) : !numbers.length && (answer.keys || answer.top_groups) ? tableOf(names, rows.map((row) => names.map((name) => row[name])), of) : numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : []), ...(marked ? [""] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, ofRanks ? null : row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.published, row.interval_low, row.interval_high)] : []), ...(marked ? [row.informative === false ? "not informative" : ""] : [])]), of) : null;
-  return card(head, answer, { cost, charged }, [...below, ...(answer.keys?.length === 0 ? ["No text is released."] : []), ...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...describeTypicalError(answer, title === FORMS.fraction), ...describeVersions(table ? [] : of)], warnings, labels, table);
+  return card(head, answer, { cost, charged }, [...below, ...(answer.keys?.length === 0 ? ["No text is released."] : []), ...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...describeTypicalError(answer, title === FORMS.fraction), ...describeVersions(table ? [] : of)], warnings, labels.length ? [labels] : [], table);
 }
 
 /** The price of a question that was over its limit, with a button if `confirmed` asks it for this price; otherwise its answer. */
@@ -58,7 +59,7 @@ export function statementAnswered({ stream, columns: all, rows: published, cost,
   const measures = columns.filter((name) => columns.includes(`${name} ±`));
   const names = columns.filter((name) => !measures.includes(name) && !measures.includes(name.replace(/ ±$/, "").replace(LOW, "").replace(INFORMATIVE, "")));
   const rows = published.map((row) => ({ ...row, ...Object.fromEntries(measures.map((name) => [name, cutToInterval(row[name], row[name + LOW], row[name + HIGH])])) }));
-  const labels = measures.flatMap((measure) =>
+  const labels = measures.map((measure) =>
     rows.filter((row) => typeof row[measure] !== "string").map((row) => ({ name: [...names.map((name) => row[name]), measures.length > 1 || !names.length ? measure : null].filter((one) => one !== null).join(", "), estimate: row[measure], alpha: row[`${measure} ±`], low: row[measure + LOW], high: row[measure + HIGH] })),
   );
   const figure = (row, name) => (measures.includes(name) ? estimate(row[name], row[`${name} ±`]) : bound(row[name]));
@@ -68,11 +69,23 @@ export function statementAnswered({ stream, columns: all, rows: published, cost,
   const wrong = answers.find((one) => one.outcome === "rejected" || one.outcome === "halted");
   const bases = [...new Set(answers.map((one) => one.basis).filter(Boolean))].map((one) => BASES[one] ?? one);
   const last = wrong ?? answers[answers.length - 1];
-  return card(`${questions === 1 ? "1 question" : `${count(questions)} questions`} to ${stream}`, last, { cost, charged }, [...(bases.length ? [`Based on ${bases.join("; ")}.`] : []), ...(why ? [`Stream chosen: ${why}.`] : []), ...describeVersions(of.length > 1 ? of : [])], warnings, labels, table);
+  return card(`${questions === 1 ? "1 question" : `${count(questions)} questions`} to ${stream}`, last, { cost, charged }, [...(bases.length ? [`Based on ${bases.join("; ")}.`] : []), ...(why ? [`Stream chosen: ${why}.`] : []), ...describeVersions(of.length > 1 ? of : [])], warnings, byScale(labels), table);
+}
+
+const size = (labels) => Math.max(0, ...labels.flatMap(({ estimate, low, high }) => [estimate, low, high]).map((one) => Math.abs(one ?? 0)));
+
+/** Join the numbers of measures that one axis can show: a mean beside a count would be a point at 0. */
+function byScale(measures) {
+  const charts = [];
+  for (const labels of measures.filter((one) => one.length)) {
+    const fit = charts.find((chart) => !size(labels) || size(chart) <= MOST_RATIO * size(labels) && size(labels) <= MOST_RATIO * size(chart));
+    fit ? fit.push(...labels) : charts.push(labels);
+  }
+  return charts;
 }
 
 function card(title, answer, price, sentences, warnings, labels, table) {
-  const chart = labels.length ? barChart(labels) : null;
+  const charts = labels.map((one) => barChart(one));
   const left = answer.outcome === "halted" ? null : (answer.tops_left ?? null);
   const spent = answer.spent ? `The stream has spent ${amount(answer.spent)}${left === null ? "" : `; ${plural(left, "charged answer is", "charged answers are")} left`}.` : "";
   const element = make(
@@ -81,11 +94,11 @@ function card(title, answer, price, sentences, warnings, labels, table) {
     make("h2", {}, title),
     answer.reason && make("p", { class: "outcome", role: "alert", "data-level": "refused" }, answer.reason),
     warnings.map((text) => make("p", { class: "reason" }, `Warning: ${text}`)),
-    chart?.element,
+    charts.map((one) => one.element),
     table,
     make("p", { class: "cost" }, [describeCost(price, answer), ...sentences, spent].filter(Boolean).join(" ")),
   );
-  return { element, close: () => chart?.close() };
+  return { element, close: () => charts.forEach((one) => one.close()) };
 }
 
 function describeCost({ cost, charged }, { basis }) {
