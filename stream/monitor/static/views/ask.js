@@ -159,8 +159,8 @@ export function askView({ query, session }) {
     const earlier = answers.find((one) => one.wanted === wanted && one.isAnswer);
     if (earlier && repeated !== wanted) {
       repeated = wanted;
-      earlier.element.scrollIntoView({ block: "nearest" });
       tell(`Answered at ${earlier.time}, see below. To ask again, and pay again if the stream charges, press the button again.`, "waiting");
+      outcome.scrollIntoView({ block: "nearest" });
       return;
     }
     repeated = null;

@@ -69,7 +69,7 @@ export function rejectedView({ query, remember }) {
   const eventList = new KeyedList(events, eventRow);
   const total = make("span", { class: "quiet" });
   const matching = make("p", { class: "quiet", role: "status" });
-  const none = emptyState("No refused question is listed", "Refusals for the price, or as busy, are only in the stream's answers. Refused events of live topics are not counted here: operators see their share on the source's page.");
+  const none = emptyState("No refused question is listed", "Refusals for the price, as busy or by an exhausted stream are only in the stream's answers. Refused events of live topics are not counted here: operators see their share on the source's page.");
   none.hidden = true;
   const filters = make("div", { class: "filters", role: "search" }, search.element, reason);
   const byReason = card("By reason", make("table", { class: "plain reasons", "aria-label": "By reason" }, reasons));
