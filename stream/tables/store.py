@@ -219,8 +219,9 @@ class TableStore:
             found = next((one for one, key in made if fingerprint(one, source, key, version) == expected), None)
         if found is None:
             raise TableDataError(
-                f"source data differs from what was registered for {quote_name(source.source)}; restore that data and "
-                "restart the worker, or register the new data with 'sotto source refresh'"
+                f"source data differs from what was registered for {quote_name(source.source)}, or the noise key of that "
+                "registration was removed; restore the data or the key and restart the worker, or register the present "
+                "data with 'sotto source refresh'"
             )
         self._tables[source.source, expected] = found
         return found

@@ -5,12 +5,13 @@ The driver's topics are lists; losing one is emptying it.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from schemas import Answer
-from sotto import Driver, Unknown
+from sotto import Driver, Refused, Unknown
 from stream.privacy.noise.keys import NoiseKey
 from tests.builders import OTHER_KEY, installation, source, stream
 
@@ -49,6 +50,21 @@ def test_older_state_with_its_own_position_repeats_the_bytes(driver: Driver) -> 
     assert [record.value for record in driver.records(driver.topics.answers)] == answers * 2
     assert ask(driver, 5000.0).tops_left == 0
     assert ask(driver, 20.0).outcome == "halted"
+
+
+@pytest.mark.parametrize("halted", [False, True])
+def test_older_copies_spend_again_unless_sources_are_halted(driver: Driver, *, halted: bool) -> None:
+    """Copies of one moment follow from each other, so that no service finds the later ⊤ and the later grant missing."""
+    copies, positions = {place: list(log) for place, log in driver._logs.items()}, dict(driver._positions)
+    assert ask(driver, 6000.0).tops_left == 0
+    driver.open(ward("ward-8"))
+    driver._logs, driver._positions = copies, positions
+    driver._start()
+    if halted:
+        driver.halt("vitals")
+    assert ask(driver, 7000.0).outcome == ("halted" if halted else "above")
+    with pytest.raises(Refused, match="is halted") if halted else nullcontext():
+        driver.open(ward("ward-8"))
 
 
 @pytest.mark.parametrize("ending", ["halt", "close"])

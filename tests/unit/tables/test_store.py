@@ -119,10 +119,22 @@ def test_store_refuses_unregistered_data_without_difference() -> None:
     fresh = TableStore(KEY, overrides={"small": {**COLUMNS, "x": [1, 2, 4]}})
     with pytest.raises(
         TableDataError,
-        match=r"^source data differs from what was registered for 'small'; restore that data and restart",
+        match=r"^source data differs from what was registered for 'small', or the noise key of that registration",
     ):
         fresh.get(SOURCE, registered)
     assert fresh.get(SOURCE, store.fingerprint(SOURCE)).private_row_count == 3
+
+
+def test_store_names_removed_key_as_a_cause_of_a_difference() -> None:
+    """Equal data is refused after its key was retired, until it is registered with a key that remains."""
+    registered = TableStore(KEY, overrides={"small": COLUMNS}).fingerprint(SOURCE)
+    assert TableStore(bytes(32), KEY, overrides={"small": COLUMNS}).get(SOURCE, registered).private_row_count == 3
+    retired = TableStore(bytes(32), overrides={"small": COLUMNS})
+    with pytest.raises(
+        TableDataError, match="or the noise key of that registration was removed; restore the data or the key"
+    ):
+        retired.get(SOURCE, registered)
+    assert retired.get(SOURCE, retired.fingerprint(SOURCE)).private_row_count == 3
 
 
 def test_store_keeps_registered_table_after_file_change(tmp_path: Path) -> None:
