@@ -78,7 +78,10 @@ def retire(
     if len(kept) == len(key.older):
         raise NoiseKeyError(f"{path} has no older key {key_id}; 'sotto key show {path}' lists them")
     NoiseKey(key.secret, kept).save(path, replace=True)
-    typer.echo(f"{path}: key {key_id} is removed, {format_count(len(kept), 'older key')} kept")
+    typer.echo(
+        f"{path}: key {key_id} is removed, {format_count(len(kept), 'older key')} kept; a table that was registered with it "
+        "answers only after 'sotto source refresh'"
+    )
 
 
 contract_app = typer.Typer(

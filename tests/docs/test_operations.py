@@ -13,7 +13,7 @@ import pytest
 from schemas import Answer
 from sotto import Driver, Refused, Unknown
 from stream.privacy.noise.keys import NoiseKey
-from tests.builders import OTHER_KEY, installation, source, stream
+from tests.builders import OTHER_KEY, PEOPLE, installation, source, stream
 
 SOURCE: dict[str, Any] = source("vitals", neighbors="add-remove", epsilon=4.0)
 
@@ -131,3 +131,20 @@ def test_rotation_keeps_old_streams_and_gives_new_ones_the_new_key(driver: Drive
     driver.restart(NoiseKey(rotated.secret))
     assert ask(driver, 20.0).outcome == "halted"
     assert ask(driver, 20.0, "ward-8").outcome == "below"
+
+
+def test_table_of_a_removed_key_answers_after_its_refresh() -> None:
+    rotated = OTHER_KEY.successor()
+    driver = installation(stream("counts", "people", "laplace"), key=OTHER_KEY)
+    driver.restart(rotated)
+    driver.open(stream("later", "people", "laplace"), acknowledge=True)
+    driver.restart(NoiseKey(rotated.secret))
+    questions = [{"id": name, "stream": name, "where": "age < 40"} for name in ("counts", "later")]
+    reasons = [answer.reason or "" for answer in driver.ask_many(questions)]
+    assert ("lacks noise key" in reasons[0], "noise key of that registration was removed" in reasons[1]) == (
+        True,
+        True,
+    )
+    driver.refresh("people", PEOPLE)
+    again = driver.ask_many([{**question, "id": f"{question['id']} again"} for question in questions])
+    assert [answer.outcome for answer in again] == ["halted", "answer"]
