@@ -16,6 +16,7 @@ import { example } from "./stream.js";
 
 const MOST_STREAMS = 500;
 const MOST_TABLES = 50;
+const MOST_SKIPPED = 9; // streams that the kind of question offers but whose definitions do not fit it
 const KEPT = 50;
 const REFRESH_MS = 5000; // least time between two looks at the stream, which other clients may ask too
 const CONFIRMED_SHARE = "10%"; // of the grant; a question with its own error that costs more needs a confirmation
@@ -87,7 +88,7 @@ export function askView({ query, session }) {
     await readTables();
     if (isLatest()) {
       offerStreams(stream.value);
-      choose();
+      choose(MOST_SKIPPED);
     }
   }));
 
@@ -242,7 +243,8 @@ export function askView({ query, session }) {
     }
   }
 
-  async function chosenStream(isLatest) {
+  /** Show the chosen stream, or up to `skips` streams later the first one that answers the kind. */
+  async function chosenStream(isLatest, skips = 0) {
     askButton.disabled = true;
     priceButton.hidden = true;
     question = null;
@@ -263,23 +265,24 @@ export function askView({ query, session }) {
       const source = declaration.source;
       const mechanism = detail.spec.mechanism.kind;
       describeStream(detail);
-      if (source.kind === "events") {
-        place.replaceChildren(emptyState("No questions needed", "Answered automatically: one question per window. To follow its answers:", `sotto answers --stream ${stream.value}`));
-        await showPrice(isLatest);
-        return;
-      }
+      const reason = source.kind === "events" ? ["No questions needed", "Answered automatically: one question per window. To follow its answers:", `sotto answers --stream ${stream.value}`] : ["Its questions carry private data", "The monitor does not take them; their producer sends them to Kafka:", `sotto ask ${stream.value} ${example(source.kind, detail.spec.mechanism)}`];
       if (source.kind !== "table" || !SPECS[mechanism]?.forms.length) {
-        place.replaceChildren(emptyState("Its questions carry private data", "The monitor does not take them; their producer sends them to Kafka:", `sotto ask ${stream.value} ${example(source.kind, detail.spec.mechanism)}`));
+        place.replaceChildren(emptyState(...reason));
         await showPrice(isLatest);
         return;
       }
       question = questionForm(detail.spec, source, preview, kind.value);
+      const isUnfit = kind.value && !question.answers(kind.value);
+      if (isUnfit && skips && stream.selectedIndex + 1 < stream.options.length) {
+        stream.selectedIndex += 1;
+        return chosenStream(isLatest, skips - 1);
+      }
       request.hidden = false;
       place.replaceChildren(question.element);
       askButton.disabled = !session.asks;
       priceButton.hidden = !session.asks || !question.takesAlpha;
       preview();
-      if (kind.value && !question.answers(kind.value)) {
+      if (isUnfit) {
         tell(`${stream.value} does not answer this kind of question: see its definition.`, "waiting");
       }
       await showPrice(isLatest);

@@ -71,7 +71,7 @@ export function overviewView() {
     tiles.streams.update(count(overview.streams.open), inEachState(overview.streams));
     tiles.dry.update(count(overview.nearly_dry), "at most a tenth of their answers left", overview.nearly_dry > 0);
     tiles.above.update(rate(tops), `${count(overview.tops)} in all`);
-    tiles.below.update(rate(bottoms), `${count(overview.answered - overview.tops)} in all`);
+    tiles.below.update(rate(bottoms), `${count(overview.answered - overview.tops)} in all; a stream's first may spend ε`);
     tiles.lag.update(overview.lag === null ? "–" : lag(overview), plural(overview.workers, "worker") + unclear, overview.workers === 0);
     tiles.rejected.update(count(overview.rejected), overview.rejected ? "see why" : "not counting price and busy", overview.rejected > 0);
     tiles.stalled.element.hidden = !overview.stalled.length;
