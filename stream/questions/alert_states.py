@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from schemas import Answer, registered_name, split_period_name
-from schemas.windows import moment_ms
+from schemas import Answer, EventsSource, StreamSpec, StreamStatus, registered_name, split_period_name
+from schemas.windows import moment_ms, span_ms
 from stream.formatting import describe_counted_events, format_error_bound, format_interval
 from stream.questions.result_text import format_content, format_text_interval
 from stream.questions.results import Result
@@ -25,6 +26,9 @@ ABOVE_BYTES: Final = b'"above"'
 
 BELOW_BYTES: Final = b'"below"'
 """Bytes that every answer ``below`` contains."""
+
+OVERDUE_SECONDS: Final = 60.0
+"""Seconds by which an answer may be late, for slow services and differences of clocks."""
 
 
 class AlertTerms(NamedTuple):
@@ -177,6 +181,27 @@ def _window_moments(answer: Answer) -> tuple[int, int] | None:
 def format_time(seconds: float) -> str:
     """Format Unix seconds as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def describe_overdue(
+    asked: Iterable[StreamSpec],
+    source: EventsSource,
+    statuses: Mapping[str, tuple[StreamStatus, float]],
+    now: float,
+) -> str | None:
+    """Describe a stream whose next answer is overdue; None if there is none, or marks or periods decide when it is due."""
+    if source.clock == "marks" or source.has_periods:
+        return None
+    for spec in asked:
+        if (standing := spec.standing) is None or standing.begins is None:
+            continue
+        status, since = statuses.get(spec.stream, (None, moment_ms(standing.begins) / 1000))
+        window = standing.window
+        spans = (window.size, window.every or window.size, standing.lateness, source.idle)
+        late = now - since - sum(map(span_ms, spans)) / 1000
+        if (status is None or status.state == "open") and late > OVERDUE_SECONDS:
+            return f"stream {spec.stream} has no answer since {format_time(since)}; check that feeds, workers and the budget service run"
+    return None
 
 
 def _format_moment(milliseconds: int) -> str:

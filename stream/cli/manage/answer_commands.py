@@ -1,6 +1,6 @@
 """``sotto answers`` prints answers as they arrive, and ``sotto watch`` alerts.
 
-``watch`` also warns about refused events of live topics, if the principal may read dead letters.
+``watch`` also warns about overdue answers and refused events, if the principal may read statuses and dead letters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from rich.cells import cell_len
 from rich.text import Text
 
-from schemas import EventsSource, GrantRecord, registered_name
+from schemas import EventsSource, GrantRecord, StreamSpec, registered_name
 from stream.cli.manage.query_commands import answer_document, show_answer, warn_of_unknown_stream
 from stream.cli.output import CommandError, console, escape_text, print_warnings, say, say_progress, show_json
 from stream.client.async_client import AsyncClient
@@ -42,6 +42,7 @@ from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import Topics
 from stream.questions.alert_states import (
     Notice,
+    describe_overdue,
     estimate_text,
     format_time,
     group_text,
@@ -105,8 +106,9 @@ def watch(
     """Show the alerts of streams as they arrive.
 
     A line has the time, stream, window (in UTC), group, the estimate with ± or its 95 % interval, and the number of
-    alerts left. A stream with periods is followed across all of them. The end of a stream is shown too, and so are a
-    live topic that feeds refuse, and refused events if the principal may read dead letters. Stop with Ctrl-C.
+    alerts left. A stream with periods is followed across all of them. The end of a stream is shown too, and so are a live
+    topic that feeds refuse, overdue answers, and refused events. The last two need rights to read statuses and dead
+    letters, which analysts lack. Stop with Ctrl-C.
     """
     if any(not name for name in streams or ()):
         raise CommandError("give a stream's name, or * for all")
@@ -144,7 +146,7 @@ async def _print_notices(
         if as_json:
             show_json({"time": format_time(time.time()), "source": source, "problem": problem})
         else:
-            _print_lines(_format_line(time.time(), "! refused", "red", [source, problem], console.width))
+            _print_lines(_format_line(time.time(), "! stuck", "red", [source, problem], console.width))
 
     shown, described = 0, set[str]()
     async with AsyncClient() as client:
@@ -329,19 +331,26 @@ async def watched_sources(
 
 
 async def follow_topics(client: AsyncClient, find_sources: FindSources, show: Callable[[str, str], None]) -> None:
-    """Call ``show`` with each source with open streams whose topic feeds refuse, and with the reason."""
+    """Call ``show`` with each source with open streams whose topic feeds refuse, or whose answers are overdue, and why."""
     shown: dict[str, str | None] = {}
     while True:
         with suppress(SottoError, KafkaError, OSError):
             for one in await find_sources():
-                is_open = any(
-                    grant.state == "open" for grant in await client.list_streams(one.source, periods=True)
-                )
-                problem = (await inspect_live_topic(local_settings(), one)).problem if is_open else None
+                grants = await client.list_streams(one.source, periods=True)
+                asked = [grant.spec for grant in grants if grant.state == "open"]
+                problem = (await inspect_live_topic(local_settings(), one)).problem if asked else None
+                problem = problem or await _find_overdue(client, one, asked)
                 if problem is not None and problem != shown.get(one.source):
                     show(one.source, problem)
                 shown[one.source] = problem
         await asyncio.sleep(WARNING_SECONDS)
+
+
+async def _find_overdue(client: AsyncClient, source: EventsSource, asked: list[StreamSpec]) -> str | None:
+    with suppress(SottoError, KafkaError, OSError):  # analysts may not read statuses
+        statuses = await asyncio.wait_for(client.statuses([spec.stream for spec in asked]), LOOKUP_SECONDS)
+        return describe_overdue(asked, source, statuses, time.time())
+    return None
 
 
 async def follow_refusals(

@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from itertools import count
 from typing import Any, ClassVar, cast
+from unittest.mock import Mock
 
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
@@ -668,6 +669,41 @@ async def test_watch_names_a_topic_that_feeds_refuse_once(monkeypatch: pytest.Mo
     with pytest.raises(asyncio.CancelledError):
         await answer_commands.follow_topics(client, find_sources, lambda *one: shown.append((one[0], one[1])))
     assert shown == [("flights", "topic t was created again")]
+
+
+@pytest.mark.parametrize(
+    ("clock", "found", "is_told"),
+    [
+        (
+            "broker",
+            ("open", 7_200),
+            True,
+        ),  # windows of 1 h every 15 min, lateness 10 min, idle 5 s, and a minute more
+        ("broker", ("open", 3_600), False),
+        ("broker", ("exhausted", 7_200), False),
+        ("broker", None, True),
+        ("broker", Unknown("statuses"), False),
+        ("marks", ("open", 7_200), False),
+    ],
+)
+async def test_watch_says_that_answers_are_overdue(clock: str, found: Any, is_told: bool) -> None:
+    """If no feed or worker runs, no alert arrives either, which would look like quiet windows."""
+    driver = Driver(KEY)
+    driver.register(flights(clock=clock))
+    driver.open(standing(begins=WINDOW["start"]), acknowledge=True)
+
+    class Client(Connected):
+        async def statuses(self, streams: list[str]) -> dict[str, Any]:
+            if isinstance(found, Exception):
+                raise found
+            return {} if found is None else dict.fromkeys(streams, (Mock(state=found[0]), time.time() - found[1]))
+
+    client: Any = Client(driver)
+    [declared], [grant] = driver.list_sources(), driver.list_streams()
+    assert isinstance(declared.source, EventsSource)
+    problem = await answer_commands._find_overdue(client, declared.source, [grant.spec])
+    assert (problem is not None) == is_told
+    assert problem is None or problem.startswith("stream late has no answer since 20")
 
 
 async def test_silent_brokers_are_reported_until_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
