@@ -15,7 +15,6 @@ from schemas import Auto, Calibration, ComparedMechanism, OpeningSpec, Pmw, Sour
 from stream.budget.openings import facts_for_plan
 from stream.budget.plan_facts import (
     SourceOptions,
-    alone_indices,
     choose_form,
     facts_of_source,
     ranked_attributes,
@@ -140,7 +139,7 @@ def compare_for_source(
         form=form,
         facts=facts,
         fields=fields,
-        group_by=alone_indices(form, options, source),
+        group_by=_alone_indices(form, options, source),
         summed=summed_attributes(form, source, options.attribute),
         ranked=ranked_attributes(form, source, options.attribute),
         **goal_fields,
@@ -149,6 +148,27 @@ def compare_for_source(
     return MechanismComparison(
         goal, choices, options, _describe_counted_rows(form, source, goal.facts.contribution)
     )
+
+
+def _alone_indices(form: Form, options: SourceOptions, source: Source | None) -> tuple[int, ...]:
+    """Return the index of each ``--group-by``, or of a quantile's attribute.
+
+    A grouping is an attribute's name, or a position (from 1) in ``--sizes``.
+    """
+    if form == "quantile" and isinstance(source, TableSource) and options.attribute in source.attributes:
+        return () if options.sizes else (list(source.attributes).index(options.attribute),)
+    names = [str(index + 1) for index in range(len(options.sizes))]
+    known = "a position in --sizes, whose positions are"
+    if isinstance(source, TableSource) and not options.sizes:
+        names, known = list(source.attributes), "an attribute of the source, which has"
+    if options.group_by and not names:
+        raise PlanError("--group-by: the attributes are unknown; give --sizes or --source as well")
+    for number, name in enumerate(options.group_by):
+        if name not in names:
+            raise PlanError(f"--group-by: '{name}' is not {known} {', '.join(names)}; give one of them")
+        if name in options.group_by[:number]:
+            raise PlanError(f"--group-by: '{name}' is given twice; give it once")
+    return tuple(names.index(name) for name in options.group_by)
 
 
 def _describe_counted_rows(form: Form, source: Source | None, contribution: int) -> str:

@@ -72,27 +72,6 @@ class SourceOptions:
         return self.group_by or (() if self.attribute is None else (self.attribute,))
 
 
-def alone_indices(form: Form, options: SourceOptions, source: Source | None) -> tuple[int, ...]:
-    """Return the index of each ``--group-by``, or of a quantile's attribute.
-
-    A grouping is an attribute's name, or a position (from 1) in ``--sizes``.
-    """
-    if form == "quantile" and isinstance(source, TableSource) and options.attribute in source.attributes:
-        return () if options.sizes else (list(source.attributes).index(options.attribute),)
-    names = [str(index + 1) for index in range(len(options.sizes))]
-    known = "a position in --sizes, whose positions are"
-    if isinstance(source, TableSource) and not options.sizes:
-        names, known = list(source.attributes), "an attribute of the source, which has"
-    if options.group_by and not names:
-        raise PlanError("--group-by: the attributes are unknown; give --sizes or --source as well")
-    for number, name in enumerate(options.group_by):
-        if name not in names:
-            raise PlanError(f"--group-by: '{name}' is not {known} {', '.join(names)}; give one of them")
-        if name in options.group_by[:number]:
-            raise PlanError(f"--group-by: '{name}' is given twice; give it once")
-    return tuple(names.index(name) for name in options.group_by)
-
-
 def summed_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[SummedAttribute, ...]:
     """Return the attribute to sum, or all attributes that can be summed if none is named."""
     if form not in _SUM_FORMS:

@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import cached_property
-from inspect import isfunction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
@@ -621,8 +620,3 @@ def require_accepted(receipt: Receipt) -> None:
     """Raise ``Refused`` if a receipt says that the budget service refused the request."""
     if receipt.outcome == "refused":
         raise Refused(receipt.reason or "refused", receipt.asked, receipt.left)
-
-
-for _name, _call in vars(AsyncCalls).items():
-    if isfunction(_call):
-        _call.__qualname__ = f"AsyncClient.{_name}"  # Python's errors about arguments have this name
