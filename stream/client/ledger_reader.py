@@ -224,7 +224,8 @@ class FollowedLedger:
                     spec = self._view.grant(source.source, name).spec
                     known = spec, self._view.missed_events(spec, source)
                     self._specs.put(name, known)
-                return result.with_stream(known[0], source, _missed_in_window(result, known[1]))
+                missed = _missed_in_window(result, known[1])
+                return result.with_stream(known[0], source, self.calibration_of(name, source), missed)
         return result
 
     async def stop(self) -> None:

@@ -88,9 +88,10 @@ def warn_about_rows(source: Source, query: Query) -> tuple[str, ...]:
         hidden = "rows without a text, and texts below the stream's threshold, are not shown"
         return f"'{texts[0]}': {hidden}", ROWS_LEFT_OUT
     has_public_rows = source.neighbors == "replace" and (source.person is None or source.contribution == 1)
-    return (
-        f"{ROWS_LEFT_OUT}, but a share is of all rows" if query.fraction and has_public_rows else ROWS_LEFT_OUT,
-    )
+    if not (query.fraction and has_public_rows):
+        return (ROWS_LEFT_OUT,)
+    counted = "rows" if source.person is None else "people and all rows without a person"
+    return (f"{ROWS_LEFT_OUT}, but a share is of all {counted}",)
 
 
 def warn_about_people(source: Source, query: Query) -> tuple[str, ...]:

@@ -105,9 +105,11 @@ class Result(ConvertibleRows, Answer):
         """True if this is the answer of a window without the stream's definition; see ``with_stream``."""
         return self.window is not None and self._spec is None
 
-    def with_stream(self, spec: StreamSpec, source: Source, missed: str | None = None) -> Result:
-        """Set source and definition of a standing stream, and the missed events of the window; return the result itself."""
-        self._source, self._missed = source, missed
+    def with_stream(
+        self, spec: StreamSpec, source: Source, calibration: Calibration | None = None, missed: str | None = None
+    ) -> Result:
+        """Set facts of a standing stream, and the missed events of the window; return the result itself."""
+        self._source, self._calibration, self._missed = source, calibration, missed
         self._spec = self._spec if spec.standing is None else spec
         return self
 

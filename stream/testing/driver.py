@@ -508,7 +508,8 @@ class Driver(MemoryInstallation, SyncCalls):
         if owner is None:
             return result
         account = ledger.accounts[owner]
-        return result.with_stream(account.grants[result.stream].spec, account.source)
+        grant = account.grants[result.stream]
+        return result.with_stream(grant.spec, account.source, grant.calibration)
 
     def _calibration_of(self, query: Query | None, source: Source | None) -> Calibration | None:
         if query is None or source is None:

@@ -121,7 +121,7 @@ async def list_answers(
         # Warnings about the standing stream would be the same in each row.
         warnings = list(answer.question_warnings)
         # The groups of the numbers follow from the question or, for a live histogram, from the definition.
-        answer.with_stream(record.spec, source)
+        answer.with_stream(record.spec, source, calibration)
         rows.append(
             AnswerRow(
                 time=one.time,

@@ -36,6 +36,7 @@ from stream.kafka.topic_creation import LiveTopicReport
 from stream.monitor.api.service_models import AlertQuery
 from stream.monitor.monitor_alerts import Alerts
 from stream.monitor.monitor_tables import MonitorTables
+from stream.privacy.composition.costs import last_promised_answer
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
 from stream.questions.alert_states import AlertTerms, alert_key_of, window_end, window_text
@@ -576,6 +577,19 @@ async def test_answers_of_windows_before_the_opening_say_what_they_lack(
     assert (text in warned) is (before is not None)
     later = {"start": "2013-01-02T05:15:00Z", "end": "2013-01-02T06:15:00Z"}
     assert text not in (await known.add_stream(answer("below", window=later))).warnings
+
+
+async def test_answers_of_windows_beyond_the_promise_say_so() -> None:
+    with installation(sources=[flights()], partitions=2) as driver:
+        driver.open(as_opening(standing()), acknowledge=True)
+        known = FollowedLedger(cast("Any", None))
+        view = known._view = LedgerView()
+        view.add(driver.records(driver.topics.ledger))
+        promised = last_promised_answer(driver.grant("flights", "late").calibration)
+    assert promised is not None
+    for index, is_beyond in ((promised - 1, False), (promised, True)):
+        warned = (await known.add_stream(answer("below", index=index))).warnings
+        assert (f"more than the {promised:,} answers for which α is promised" in str(warned)) is is_beyond
 
 
 def test_client_warns_of_past_windows_of_a_later_stream() -> None:

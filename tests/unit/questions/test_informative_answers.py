@@ -274,22 +274,26 @@ def test_answer_warns_of_ends_that_count_values_beyond(asked: dict[str, Any], ex
 @pytest.mark.parametrize(
     ("declared", "asked", "expected"),
     [
-        ({"neighbors": "replace"}, {"fraction": True}, True),
-        ({"neighbors": "replace", "person": "who"}, {"fraction": True}, True),
-        ({"neighbors": "replace", "person": "who", "contribution": 2}, {"fraction": True}, False),
-        ({"neighbors": "replace"}, {}, False),
-        ({"neighbors": "add-remove"}, {"fraction": True}, False),
+        ({"neighbors": "replace"}, {"fraction": True}, ", but a share is of all rows"),
+        (
+            {"neighbors": "replace", "person": "who"},
+            {"fraction": True},
+            ", but a share is of all people and all rows without a person",
+        ),
+        ({"neighbors": "replace", "person": "who", "contribution": 2}, {"fraction": True}, ""),
+        ({"neighbors": "replace"}, {}, ""),
+        ({"neighbors": "add-remove"}, {"fraction": True}, ""),
     ],
 )
 def test_share_of_a_public_number_of_rows_says_that_it_is_of_all(
-    declared: dict[str, Any], asked: dict[str, Any], expected: bool
+    declared: dict[str, Any], asked: dict[str, Any], expected: str
 ) -> None:
     """The public number of rows includes those that are left out of the count."""
     table = parse_source(source("t", "table", path="t.csv", attributes={"age": 10}, **declared))
     warnings = (
         _answer({"estimate": 0.5}).with_question(_query({"where": "age < 5", **asked}), table).question_warnings
     )
-    assert warnings[-1] == ROWS_LEFT_OUT + ", but a share is of all rows" * expected
+    assert warnings[-1] == ROWS_LEFT_OUT + expected
 
 
 OTHER = "'ward': 'none' also counts missing and undeclared categories"
