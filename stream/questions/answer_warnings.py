@@ -31,10 +31,12 @@ from schemas import (
     Dates,
     Decimals,
     Domain,
+    EventsSource,
     Integers,
     Interval,
     Query,
     Source,
+    StreamSpec,
     TableSource,
     ValuesSource,
 )
@@ -130,7 +132,11 @@ NO_BOUND: Final = "no error bound is left after the stream's last measurement"
 
 
 def reasons_of(
-    answer: Answer, query: Query | None, source: Source | None, decision_alpha: float | None = None
+    answer: Answer,
+    query: Query | None,
+    source: Source | None,
+    decision_alpha: float | None = None,
+    spec: StreamSpec | None = None,
 ) -> tuple[str | None, ...]:
     """Return, for each number or decision, the reason why it is not informative; None if it is or may be informative.
 
@@ -157,7 +163,7 @@ def reasons_of(
     bounds = (answer.alpha, answer.interval, answer.intervals, answer.typical_error)
     if answer.basis in _ESTIMATED and all(one is None for one in bounds):
         return (NO_BOUND,) * len(numbers)
-    limits = None if query is None else _public_range(query, source)
+    limits = _window_range(spec, source) if query is None else _public_range(query, source)
     is_share = query is not None and (query.fraction or query.rate is not None)
     error = answer.typical_error if alpha is None else alpha
     errors = [largest_error(number, interval, error) for number, interval in zip(numbers, intervals, strict=False)]
@@ -175,7 +181,7 @@ def _reasons_of_texts(answer: Answer, query: Query, source: Source | None) -> tu
         domain := source.attributes.get(name), Categories | Dates
     ):
         return ()
-    first, end = _allowed_codes(query, source, name)
+    first, end = _allowed_codes(query.where, source, name)
     most = 2 * LARGEST_SHARE * (end - first)
     codes = ((_code_of(domain, low), _code_of(domain, high)) for low, high in answer.choice_intervals or ())
     return tuple(EXCEEDS_RANGE if high - low + 1 > most else None for low, high in codes)
@@ -238,19 +244,28 @@ def _public_range(query: Query, source: Source | None) -> tuple[float, float] | 
     name = spread or query.mean or query.quantile
     if name is None or not isinstance(source, TableSource):
         return None
-    first, end = _allowed_codes(query, source, name)
+    first, end = _allowed_codes(query.where, source, name)
     if spread:
         return (0.0, 0.0) if end - first == 1 else None
     return _range_of(source.attributes.get(name), first, end)
 
 
-def _allowed_codes(query: Query, source: TableSource, name: str) -> tuple[int, int]:
+def _window_range(spec: StreamSpec | None, source: Source | None) -> tuple[float, float] | None:
+    """Return the public range of a quantile of windows; None for other numbers."""
+    standing = None if spec is None else spec.standing
+    if standing is None or standing.quantile is None or not isinstance(source, EventsSource):
+        return None
+    codes = _allowed_codes(standing.where, source, standing.quantile)
+    return _range_of(source.attributes.get(standing.quantile), *codes)
+
+
+def _allowed_codes(where: str | None, source: TableSource | EventsSource, name: str) -> tuple[int, int]:
     """Return the half-open range of an attribute's codes that a question's condition allows."""
     domain = source.attributes.get(name)
     size = 0 if domain is None else domain.size
-    if query.where is None or not size:
+    if where is None or not size:
         return 0, size
-    return codes_within(size, name, parse_condition(query.where, source.attributes))
+    return codes_within(size, name, parse_condition(where, source.attributes))
 
 
 def _widest_range(source: Source | None) -> float:

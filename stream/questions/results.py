@@ -188,7 +188,7 @@ class Result(ConvertibleRows, Answer):
     @property
     def reasons(self) -> tuple[str | None, ...]:
         """For each number, why it is not informative; None for a number that is or may be informative."""
-        return reasons_of(self, self._query, self._source, getattr(self._calibration, "alpha", None))
+        return reasons_of(self, self._query, self._source, getattr(self._calibration, "alpha", None), self._spec)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from stream.questions.answer_warnings import (
     reasons_of,
 )
 from stream.questions.clamped_values import describe_clamping
-from tests.builders import PEOPLE, installation, parse_source, source, stream
+from tests.builders import PEOPLE, installation, parse_source, parse_stream, source, stream
 
 AGES = {"kind": "integers", "minimum": -20, "maximum": 40}
 TABLE = parse_source(source("t", "table", path="-", attributes={"temperature": AGES, "sex": ["F", "M"]}))
@@ -426,6 +426,18 @@ def test_standing_stream_says_which_values_count_as_ends() -> None:
     assert describe_clamping(spec, topic) == (SUMMED,)
     grouped = spec.model_copy(update={"mechanism": Histogram(kind="histogram", attributes=("fee",), answers=9)})
     assert describe_clamping(grouped, topic) == (SUMMED, "'fee': 0 also counts all lower values")
+
+
+def test_quantile_of_a_window_is_measured_by_its_range() -> None:
+    fee = {"kind": "integers", "minimum": 0, "maximum": 120}
+    topic = parse_source(
+        source("e", "events", topic="e", person="who", time="at", attributes={"fee": fee}, contribution=2)
+    )
+    spec = stream("s", "e", standing={"quantile": "fee", "where": "fee < 100", "window": {"size": "1h"}})
+    window = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T01:00:00Z"}
+    for interval, reason in (((0.0, 12.0), None), ((0.0, 40.0), EXCEEDS_RANGE)):
+        found = _answer({"estimate": 5.0, "interval": interval, "window": window})
+        assert found.with_stream(parse_stream(spec), topic).reasons == (reason,)
 
 
 @pytest.mark.parametrize("asked", [{"people": True}, {"people": True, "group_by": ["grade"]}])
