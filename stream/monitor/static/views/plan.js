@@ -26,8 +26,10 @@ function describeWindows({ windows, period }) {
 
 /** Describe the mechanism that `auto` chose, and the others by their expected errors. */
 function describeChoice([best, ...others]) {
-  const error = ({ error }) => (error === null ? "has no expected error" : `${bound(error)} rows`);
-  return `auto takes ${mechanismName(best.kind)}: a count is expected to err by ${error(best)}; ${others.map((one) => `${mechanismName(one.kind)} ${error(one)}`).join(", ")}.`;
+  const rows = ({ error, kind }) => `${bound(error)} rows${kind === "pmw" ? " on average over example tables" : ""}`;
+  const error = (one) => (one.error === null ? "has no expected error" : rows(one));
+  const wider = best.kind === "laplace" ? "" : " Counts of many groups together err by more.";
+  return `auto takes ${mechanismName(best.kind)}: a count of the workload (by default, of one group of two attributes) is expected to err by ${error(best)}; ${others.map((one) => `${mechanismName(one.kind)} ${error(one)}`).join(", ")}.${wider}`;
 }
 
 /** Add a part of a curve to the points so far. */
