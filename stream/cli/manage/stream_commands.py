@@ -250,6 +250,9 @@ def show(names: Names, as_json: AsJson = False) -> None:
             ]
         ],
     )
+    if getattr(declared, "has_periods", False):
+        periods = f"'sotto stream list {source} --all' shows the streams of its periods"
+        say(f"a model, which spends nothing; {periods}", soft_wrap=True)
     for meaning in filter(None, (_describe_charged(shown), _describe_spending(grant))):
         say(meaning, soft_wrap=True)
     reason = f"exhausted: {shown.reason}" if shown.state == "exhausted" else grant.reason
@@ -303,8 +306,7 @@ def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:
             from stream.privacy.planning.promises import promises  # noqa: PLC0415  (a client may lack its packages)
     except Missing as missing:
         return [f"error bounds cannot be computed here: {missing}"]
-    total = getattr(source, "total", None)
-    bound_text = describe_promise_bound(grant.spec, describe_source_bound(source), total)
+    bound_text = describe_promise_bound(grant.spec, describe_source_bound(source), getattr(source, "total", None))
     rows: Sequence[str] = ()
     if isinstance(source, TableSource):
         rows = describe_rows(source)
@@ -324,8 +326,7 @@ def _resolve_names(client: Client, names: Sequence[str]) -> tuple[str, str]:
     """Return a stream's source and name; the source is looked up if only the stream is given."""
     if len(names) > 2:
         raise CommandError(f"names: {len(names)} are given; give one stream, or its source and the stream")
-    stream = names[-1]
-    return (names[0] if len(names) == 2 else client.source_of(stream)), stream
+    return (names[0] if len(names) == 2 else client.source_of(names[-1])), names[-1]
 
 
 def estimate(
@@ -389,9 +390,8 @@ def _decode_answers(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[A
         try:
             yield answer_codec.decode(line)
         except MalformedEventError as error:
-            raise CommandError(
-                f"--answers: {file}, answer {number}: {str(error).removeprefix('event: ')}"
-            ) from None
+            problem = str(error).removeprefix("event: ")
+            raise CommandError(f"--answers: {file}, answer {number}: {problem}") from None
 
 
 async def _read_answers(stream: str) -> list[Result]:

@@ -66,6 +66,10 @@ def test_streams_are_listed_with_their_latest_period(run: Any) -> None:
         assert "5 streams" in every
         assert all(f"late@{day}" in every for day in DAYS[:4])
         assert len(json.loads(run(*arguments, "--json"))) == 5
+    assert "a model, which spends nothing; 'sotto stream list flights --all' shows" in run(
+        "stream", "show", "late"
+    )
+    assert "a model" not in run("stream", "show", f"late@{DAYS[1]}")
     one = run("stream", "list", f"flights@{DAYS[1]}")
     assert "1 stream" in one
     assert "closed" in one
