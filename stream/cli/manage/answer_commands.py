@@ -65,22 +65,27 @@ def answers(
 
 
 async def _follow_answers(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
-    shown, described = 0, set[str]()
+    shown, printed = 0, set[tuple[str, str]]()
     async with AsyncClient() as client, _run_beside(report_silence(local_settings(), say_progress)):
         if stream is not None:
             print_warnings(await warn_of_unknown_stream(client, stream))
         async for answer in client.answers(from_beginning=from_beginning):
             if stream is not None and answer.stream != stream:
                 continue
-            texts = () if answer.window is None or answer.stream in described else answer.question_warnings
-            if texts and not as_json:
-                described.add(answer.stream)
+            if answer.window is not None and not as_json:
                 so_far = ["each number is the number so far"] * (answer.charge_name == "count")
-                say(f"{answer.stream}: {'; '.join((*so_far, *texts))}")
+                _print_new(answer.stream, (*so_far, *answer.question_warnings), printed)
             show_answer(answer, as_json=as_json)
             shown += 1
             if shown == limit:
                 return
+
+
+def _print_new(name: str, texts: Iterable[str], printed: set[tuple[str, str]]) -> None:
+    """Print the texts about a stream that are not in ``printed``, and add them."""
+    if new := [text for text in texts if (name, text) not in printed]:
+        printed.update((name, text) for text in new)
+        say(f"{name}: {'; '.join(new)}", soft_wrap=True)
 
 
 _OUTCOME_SIGNS: Final = {
@@ -148,7 +153,7 @@ async def _print_notices(
         else:
             _print_lines(_format_line(time.time(), "! stuck", "red", [source, problem], console.width))
 
-    shown, described = 0, set[str]()
+    shown, printed = 0, set[tuple[str, str]]()
     async with AsyncClient() as client:
         find_sources = partial(watched_sources, client, streams, source)
         beside = _run_beside(
@@ -164,10 +169,7 @@ async def _print_notices(
                 if as_json:
                     show_json(notice_document(notice))
                 else:
-                    name = registered_name(notice.stream)
-                    if name not in described and notice.warnings:
-                        described.add(name)
-                        say(f"{name}: {'; '.join(notice.warnings)}", soft_wrap=True)
+                    _print_new(registered_name(notice.stream), notice.warnings, printed)
                     _print_lines(format_notice(notice, console.width))
                 shown += 1
                 if shown == limit:

@@ -213,6 +213,14 @@ def test_results_name_their_window_and_group(driver: Driver) -> None:
     assert (heard[0].window, heard[0].group) == (result.window, GROUP)
 
 
+def test_answers_print_a_later_warning_of_a_stream_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """As after the last answer for which α is promised."""
+    printed = set[tuple[str, str]]()
+    for name, texts in (("a", ["bound"]), ("a", ["promise", "bound"]), ("b", ["bound"]), ("a", ["promise"])):
+        answer_commands._print_new(name, texts, printed)
+    assert capsys.readouterr().out == "a: bound\na: promise\nb: bound\n"
+
+
 def test_answers_name_the_contribution_bound_once_a_stream(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
