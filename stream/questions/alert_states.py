@@ -189,13 +189,13 @@ def describe_overdue(
     statuses: Mapping[str, tuple[StreamStatus, float]],
     now: float,
 ) -> str | None:
-    """Describe a stream whose next answer is overdue; None if there is none, or marks or periods decide when it is due."""
-    if source.clock == "marks" or source.has_periods:
-        return None
+    """Describe a stream that its worker refuses, or whose next answer is overdue by the clock; None if there is none."""
     for spec in asked:
         if (standing := spec.standing) is None or standing.begins is None:
             continue
         status, since = statuses.get(spec.stream, (None, moment_ms(standing.begins) / 1000))
+        if status is not None and status.refused:
+            return f"stream {spec.stream} is not answered: {status.refused}"
         window = standing.window
         spans = (window.size, window.every or window.size, standing.lateness, source.idle)
         late = now - since - sum(map(span_ms, spans)) / 1000

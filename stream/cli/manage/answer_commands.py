@@ -112,8 +112,8 @@ def watch(
 
     A line has the time, stream, window (in UTC), group, the estimate with ± or its 95 % interval, and the number of
     alerts left. A stream with periods is followed across all of them. The end of a stream is shown too, and so are a live
-    topic that feeds refuse, overdue answers, and refused events. The last two need rights to read statuses and dead
-    letters, which analysts lack. Stop with Ctrl-C.
+    topic that feeds refuse, answers overdue by the clock (without marks and periods), and refused events. The last two
+    need rights to read statuses and dead letters, which analysts lack. Stop with Ctrl-C.
     """
     if any(not name for name in streams or ()):
         raise CommandError("give a stream's name, or * for all")
@@ -158,7 +158,7 @@ async def _print_notices(
         find_sources = partial(watched_sources, client, streams, source)
         beside = _run_beside(
             follow_refusals(client.topics, find_sources, warn),
-            follow_topics(client, find_sources, warn_of_topic),
+            follow_topics(client, find_sources, warn_of_topic, streams),
             _report_idle_patterns(client, streams, source),
             report_silence(local_settings(), say_progress),
         )
@@ -332,8 +332,13 @@ async def watched_sources(
     return [one for one in live if names is None or one.source in names]
 
 
-async def follow_topics(client: AsyncClient, find_sources: FindSources, show: Callable[[str, str], None]) -> None:
-    """Call ``show`` with each source with open streams whose topic feeds refuse, or whose answers are overdue, and why."""
+async def follow_topics(
+    client: AsyncClient,
+    find_sources: FindSources,
+    show: Callable[[str, str], None],
+    patterns: tuple[str, ...] = (),
+) -> None:
+    """Call ``show`` with each source with open streams whose topic feeds refuse, or a watched stream lacks answers, and why."""
     shown: dict[str, str | None] = {}
     while True:
         with suppress(SottoError, KafkaError, OSError):
@@ -341,7 +346,8 @@ async def follow_topics(client: AsyncClient, find_sources: FindSources, show: Ca
                 grants = await client.list_streams(one.source, periods=True)
                 asked = [grant.spec for grant in grants if grant.state == "open"]
                 problem = (await inspect_live_topic(local_settings(), one)).problem if asked else None
-                problem = problem or await _find_overdue(client, one, asked)
+                watched = [spec for spec in asked if not patterns or matches_patterns(spec.stream, patterns)]
+                problem = problem or await _find_overdue(client, one, watched)
                 if problem is not None and problem != shown.get(one.source):
                     show(one.source, problem)
                 shown[one.source] = problem
@@ -349,9 +355,10 @@ async def follow_topics(client: AsyncClient, find_sources: FindSources, show: Ca
 
 
 async def _find_overdue(client: AsyncClient, source: EventsSource, asked: list[StreamSpec]) -> str | None:
-    with suppress(SottoError, KafkaError, OSError):  # analysts may not read statuses
-        statuses = await asyncio.wait_for(client.statuses([spec.stream for spec in asked]), LOOKUP_SECONDS)
-        return describe_overdue(asked, source, statuses, time.time())
+    if asked and source.clock != "marks" and not source.has_periods:  # else others decide when answers are due
+        with suppress(SottoError, KafkaError, OSError):  # analysts may not read statuses
+            statuses = await asyncio.wait_for(client.statuses([spec.stream for spec in asked]), LOOKUP_SECONDS)
+            return describe_overdue(asked, source, statuses, time.time())
     return None
 
 

@@ -686,38 +686,50 @@ async def test_watch_names_a_topic_that_feeds_refuse_once(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("clock", "found", "is_told"),
+    ("clock", "found", "told"),
     [
-        (
-            "broker",
-            ("open", 7_200),
-            True,
-        ),  # windows of 1 h every 15 min, lateness 10 min, idle 5 s, and a minute more
-        ("broker", ("open", 3_600), False),
-        ("broker", ("exhausted", 7_200), False),
-        ("broker", None, True),
-        ("broker", Unknown("statuses"), False),
-        ("marks", ("open", 7_200), False),
+        # windows of 1 h every 15 min, lateness 10 min, idle 5 s, and a minute more
+        ("broker", ("open", 7_200, None), "stream late has no answer since 20"),
+        ("broker", ("open", 3_600, None), None),
+        ("broker", ("open", 3_600, "the key is missing"), "stream late is not answered: the key is missing"),
+        ("broker", ("exhausted", 7_200, None), None),
+        ("broker", None, "stream late has no answer since 20"),
+        ("broker", Unknown("statuses"), None),
+        ("marks", AssertionError("is not read"), None),
     ],
 )
-async def test_watch_says_that_answers_are_overdue(clock: str, found: Any, is_told: bool) -> None:
+async def test_watch_says_that_answers_are_overdue(
+    clock: str, found: Any, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If no feed or worker runs, no alert arrives either, which would look like quiet windows."""
-    driver = Driver(KEY)
+    driver, shown = Driver(KEY), list[str]()
     driver.register(flights(clock=clock))
     driver.open(standing(begins=WINDOW["start"]), acknowledge=True)
+    set_live_topic_report(monkeypatch, LiveTopicReport())
 
     class Client(Connected):
         async def statuses(self, streams: list[str]) -> dict[str, Any]:
             if isinstance(found, Exception):
                 raise found
-            return {} if found is None else dict.fromkeys(streams, (Mock(state=found[0]), time.time() - found[1]))
+            if found is None:
+                return {}
+            state, age, refused = found
+            return dict.fromkeys(streams, (Mock(state=state, refused=refused), time.time() - age))
 
     client: Any = Client(driver)
-    [declared], [grant] = driver.list_sources(), driver.list_streams()
-    assert isinstance(declared.source, EventsSource)
-    problem = await answer_commands._find_overdue(client, declared.source, [grant.spec])
-    assert (problem is not None) == is_told
-    assert problem is None or problem.startswith("stream late has no answer since 20")
+    for patterns in ((), ("la*",), ("other",)):
+        rounds = count()
+
+        async def find_sources(rounds: Iterator[int] = rounds) -> list[Any]:
+            if next(rounds):
+                raise asyncio.CancelledError
+            return [one.source for one in driver.list_sources()]
+
+        monkeypatch.setattr(answer_commands, "WARNING_SECONDS", 0.0)
+        with pytest.raises(asyncio.CancelledError):
+            await answer_commands.follow_topics(client, find_sources, lambda *one: shown.append(one[1]), patterns)
+    assert len(shown) == (0 if told is None else 2)
+    assert all(one.startswith(told or "") for one in shown)
 
 
 async def test_silent_brokers_are_reported_until_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ const size = (labels) => Math.max(0, ...labels.flatMap(({ estimate, low, high })
 function byScale(measures) {
   const charts = [];
   for (const labels of measures.filter((one) => one.length)) {
-    const fit = charts.find((chart) => !size(labels) || size(chart) <= MOST_RATIO * size(labels) && size(labels) <= MOST_RATIO * size(chart));
+    const fit = charts.find((chart) => !size(labels) || !size(chart) || size(chart) <= MOST_RATIO * size(labels) && size(labels) <= MOST_RATIO * size(chart));
     fit ? fit.push(...labels) : charts.push(labels);
   }
   return charts;
