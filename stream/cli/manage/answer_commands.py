@@ -193,8 +193,7 @@ async def _run_beside(*calls: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _report_idle_patterns(client: AsyncClient, patterns: tuple[str, ...], source: str | None) -> None:
     """Print each pattern that no open stream matches; nothing if the ledger cannot be read."""
     with suppress(SottoError, KafkaError, OSError):
-        grants = await client.list_streams(source, periods=True)
-        for line in describe_idle_patterns(patterns, source, grants):
+        for line in describe_idle_patterns(patterns, source, await client.list_streams(source, periods=True)):
             say_progress(line)
 
 
