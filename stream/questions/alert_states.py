@@ -188,12 +188,16 @@ def describe_overdue(
     source: EventsSource,
     statuses: Mapping[str, tuple[StreamStatus, float]],
     now: float,
+    began: float,
 ) -> str | None:
-    """Describe a stream that its worker refuses, or whose next answer is overdue by the clock; None if there is none."""
+    """Describe a stream that its worker refuses, or whose next answer is overdue by the clock; None if there is none.
+
+    A stream without a status may be new, so it is overdue only if none has come since the watch ``began``.
+    """
     for spec in asked:
         if (standing := spec.standing) is None or standing.begins is None:
             continue
-        status, since = statuses.get(spec.stream, (None, moment_ms(standing.begins) / 1000))
+        status, since = statuses.get(spec.stream, (None, max(moment_ms(standing.begins) / 1000, began)))
         if status is not None and status.refused:
             return f"stream {spec.stream} is not answered: {status.refused}"
         window = standing.window

@@ -162,10 +162,9 @@ async def _print_notices(
             _report_idle_patterns(client, streams, source),
             report_silence(local_settings(), say_progress),
         )
+        notices = client.watch(*streams, source=source, quiet=show_all, from_beginning=from_beginning)
         async with beside:
-            async for notice in client.watch(
-                *streams, source=source, quiet=show_all, from_beginning=from_beginning
-            ):
+            async for notice in notices:
                 if as_json:
                     show_json(notice_document(notice))
                 else:
@@ -338,7 +337,7 @@ async def follow_topics(
     patterns: tuple[str, ...] = (),
 ) -> None:
     """Call ``show`` with each source with open streams whose topic feeds refuse, or a watched stream lacks answers, and why."""
-    shown: dict[str, str | None] = {}
+    shown, began = dict[str, str | None](), time.time()
     while True:
         with suppress(SottoError, KafkaError, OSError):
             for one in await find_sources():
@@ -346,18 +345,18 @@ async def follow_topics(
                 asked = [grant.spec for grant in grants if grant.state == "open"]
                 problem = (await inspect_live_topic(local_settings(), one)).problem if asked else None
                 watched = [spec for spec in asked if not patterns or matches_patterns(spec.stream, patterns)]
-                problem = problem or await _find_overdue(client, one, watched)
+                problem = problem or await _find_stuck(client, one, watched, began)
                 if problem is not None and problem != shown.get(one.source):
                     show(one.source, problem)
                 shown[one.source] = problem
         await asyncio.sleep(WARNING_SECONDS)
 
 
-async def _find_overdue(client: AsyncClient, source: EventsSource, asked: list[StreamSpec]) -> str | None:
-    if asked and source.clock != "marks" and not source.has_periods:  # else others decide when answers are due
+async def _find_stuck(client: AsyncClient, one: EventsSource, asked: list[StreamSpec], began: float) -> str | None:
+    if asked and one.clock != "marks" and not one.has_periods:  # else others decide when answers are due
         with suppress(SottoError, KafkaError, OSError):  # analysts may not read statuses
             statuses = await asyncio.wait_for(client.statuses([spec.stream for spec in asked]), LOOKUP_SECONDS)
-            return describe_overdue(asked, source, statuses, time.time())
+            return describe_overdue(asked, one, statuses, time.time(), began)
     return None
 
 

@@ -39,7 +39,7 @@ from stream.monitor.monitor_tables import MonitorTables
 from stream.privacy.composition.costs import last_promised_answer
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
-from stream.questions.alert_states import AlertTerms, alert_key_of, window_end, window_text
+from stream.questions.alert_states import AlertTerms, alert_key_of, describe_overdue, window_end, window_text
 from stream.questions.question_forms import as_opening
 from stream.questions.stream_watch import (
     StreamOpening,
@@ -693,7 +693,7 @@ async def test_watch_names_a_topic_that_feeds_refuse_once(monkeypatch: pytest.Mo
         ("broker", ("open", 3_600, None), None),
         ("broker", ("open", 3_600, "the key is missing"), "stream late is not answered: the key is missing"),
         ("broker", ("exhausted", 7_200, None), None),
-        ("broker", None, "stream late has no answer since 20"),
+        ("broker", None, None),
         ("broker", Unknown("statuses"), None),
         ("marks", AssertionError("is not read"), None),
     ],
@@ -730,6 +730,14 @@ async def test_watch_says_that_answers_are_overdue(
             await answer_commands.follow_topics(client, find_sources, lambda *one: shown.append(one[1]), patterns)
     assert len(shown) == (0 if told is None else 2)
     assert all(one.startswith(told or "") for one in shown)
+
+
+@pytest.mark.parametrize(("seconds", "is_overdue"), [(3_600, False), (7_200, True)])
+def test_stream_without_a_status_is_overdue_from_the_start_of_the_watch(seconds: int, is_overdue: bool) -> None:
+    """It may have been opened just now, although its first window began long ago."""
+    spec, about, began = parse_stream(standing(begins=WINDOW["start"])), parse_source(flights()), time.time()
+    problem = describe_overdue([spec], about, {}, began + seconds, began)
+    assert (problem is not None) is is_overdue
 
 
 async def test_silent_brokers_are_reported_until_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
