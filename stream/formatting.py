@@ -300,7 +300,7 @@ EVENT_IS_PERSON: Final = (
 
 
 def describe_rows(source: TableSource) -> tuple[str, ...]:
-    """Describe a view's rows, whose a row is if no column identifies persons, and which rows are left out."""
+    """Describe the rows of a view, the person of each row if no column names persons, and the rows left out."""
     lines = [] if source.view is None else [f"its rows are those of {' '.join(source.view.select.split())}"]
     lines += [] if source.person is not None else [ROW_IS_PERSON]
     domains = source.attributes.items()

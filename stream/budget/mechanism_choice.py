@@ -27,7 +27,7 @@ from stream.privacy.planning.answer_plans import parse_quantiles
 from stream.privacy.planning.choices import Choice, rank_mechanisms
 from stream.privacy.planning.form_accuracy import Form, PlanGoal, value_error
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.promises import TAKE_AUTO, describe_uninformative
+from stream.privacy.planning.promises import describe_uninformative
 from stream.privacy.planning.workload_choices import (
     StreamParameters,
     compare_mechanisms,
@@ -303,8 +303,8 @@ def opening_warning(
     facts = facts_for_plan(chosen.spec, source, table_rows)
     if facts.rows is None:
         facts = replace(facts, rows=about_rows)
-    warning = describe_uninformative(chosen.spec, calibration, facts, source, expected)
-    return warning.replace(TAKE_AUTO, "") if warning is not None and chosen.compared else warning
+    is_chosen = bool(chosen.compared)
+    return describe_uninformative(chosen.spec, calibration, facts, source, expected, is_chosen=is_chosen)
 
 
 def _with_mechanism(asked: OpeningSpec, mechanism: Any) -> StreamSpec:

@@ -87,6 +87,7 @@ class AsyncCalls(ABC):
     """The clients' calls that need only ``topics`` and the abstract methods below."""
 
     _refusals_seconds = 60.0
+    """Seconds for which a read of the statuses of a source's streams is kept."""
 
     @property
     @abstractmethod

@@ -243,7 +243,7 @@ async def create_acls(settings: Settings, principal: str, access: Iterable[AclEn
 
 
 async def unwritable_topics(settings: Settings, role: AclRole) -> list[str]:
-    """Returns a role's topics that this principal may not write; none if the brokers do not say."""
+    """Return a role's topics that this principal may not write; none if the brokers do not say."""
     names = [
         one.name
         for one in role_access(settings)[role]

@@ -336,7 +336,7 @@ async def follow_topics(
     show: Callable[[str, str], None],
     patterns: tuple[str, ...] = (),
 ) -> None:
-    """Call ``show`` with each source with open streams whose topic feeds refuse, or a watched stream lacks answers, and why."""
+    """Call ``show`` with a source and the reason if feeds refuse its topic, or a watched stream lacks answers."""
     shown, began = dict[str, str | None](), time.time()
     while True:
         with suppress(SottoError, KafkaError, OSError):

@@ -269,20 +269,20 @@ def _over_first(count: int, what: str) -> str:
     return f"over the first {count:,} {what}s" if count > 1 else f"over the first {what}"
 
 
-TAKE_AUTO: Final = "; for many questions about a table take 'auto'"
-
-
 def describe_uninformative(
     spec: StreamSpec,
     calibration: Calibration,
     facts: SourceFacts,
     source: Source | None = None,
     expected: float | None = None,
+    *,
+    is_chosen: bool = False,
 ) -> str | None:
     """Return a warning with its remedy if a promise is certainly not informative, else None.
 
     The error is compared with a public number of rows, a declared range, a threshold or an ``expected``
-    answer. If none of these is known, the result is None.
+    answer. If none of these is known, the result is None. If ``auto`` has chosen the mechanism
+    (``is_chosen``), the remedy does not advise it.
     """
     error, what = _describe_error(spec.mechanism, calibration)
     beyond = _describe_exceeded(spec, error, calibration.alpha, facts, source)
@@ -291,7 +291,7 @@ def describe_uninformative(
     if beyond is None:
         return None
     shown = format_error_bound(error, grouped=True)
-    return f"{NOT_INFORMATIVE}: an answer may err by {shown} ({what}), which is more than {beyond}; {_describe_remedy(spec.mechanism)}"
+    return f"{NOT_INFORMATIVE}: an answer may err by {shown} ({what}), which is more than {beyond}; {_describe_remedy(spec.mechanism, is_chosen=is_chosen)}"
 
 
 def _describe_error(mechanism: Mechanism, calibration: Calibration) -> tuple[float, str]:
@@ -323,13 +323,14 @@ def _describe_exceeded(
     return f"a third of the {facts.rows:,} rows" if error > LARGEST_SHARE * facts.rows else None
 
 
-def _describe_remedy(mechanism: Mechanism) -> str:
+def _describe_remedy(mechanism: Mechanism, *, is_chosen: bool) -> str:
     """Return the text of the remedy: how to lower the error of a mechanism."""
     match mechanism:
         case AboveThreshold() | NumericSparse():
             return "give a larger epsilon, a smaller cutoff or a larger threshold"
         case Laplace():
-            return f"give a larger epsilon or fewer answers{TAKE_AUTO}"
+            take_auto = "" if is_chosen else "; for many questions about a table take 'auto'"
+            return f"give a larger epsilon or fewer answers{take_auto}"
         case NoisyMax() | Exponential() | UnknownGroups():
             return "give a larger epsilon or fewer answers"
         case RandomizedResponse():
