@@ -185,7 +185,6 @@ class PreparedStatement:
         rows: list[dict[str, Any]] = [
             {column.name: group[column.attribute] for column in groups} for group in plan.rows or released
         ]
-        why_not: list[dict[str, str | None]] = [{} for _ in rows]
         for question, result in zip(plan.questions, results, strict=True):
             if question.column is None:
                 continue
@@ -201,10 +200,9 @@ class PreparedStatement:
                 intervals = result.choice_intervals or result.intervals or (result.interval,)
                 if (ends := intervals[index if len(intervals) > 1 else 0]) is not None:
                     rows[index][name + LOW_SUFFIX], rows[index][name + HIGH_SUFFIX] = ends
-                if reasons := result.reasons:
-                    why_not[index][name] = reasons[index if len(reasons) > 1 else 0]
 
         order, is_chosen = self._choose_rows(rows)
+        why_not = self._list_reasons(results, len(rows), is_chosen=is_chosen)
         for at in order:
             rows[at] |= {name + INFORMATIVE_SUFFIX: False for name, why in why_not[at].items() if why is not None}
         known = {name for at in order for name in rows[at]}
@@ -234,6 +232,17 @@ class PreparedStatement:
             grant_left=grant.cost.epsilon - grant.spent.epsilon if ends_free else math.inf,
         )
 
+    def _list_reasons(self, results: Results, rows: int, *, is_chosen: bool) -> list[dict[str, str | None]]:
+        """Return for each row why its numbers are not informative, by column; chosen numbers are judged by their ±."""
+        why_not: list[dict[str, str | None]] = [{} for _ in range(rows)]
+        for question, result in zip(self.plan.questions, results, strict=True):
+            reasons = _judge_by_bound(result) if is_chosen else result.reasons
+            if question.column is not None and reasons:
+                name = self.plan.columns[question.column].name
+                for index in range(rows) if question.row is None else (question.row,):
+                    why_not[index][name] = reasons[index if len(reasons) > 1 else 0]
+        return why_not
+
     def _choose_rows(self, rows: Sequence[Mapping[str, Any]]) -> tuple[list[int], bool]:
         """Return the positions of the shown rows in their order, and whether published numbers chose these rows."""
         statement, plan = self.statement, self.plan
@@ -249,6 +258,13 @@ class PreparedStatement:
             order.sort(key=keys.__getitem__, reverse=descending)
             by_number |= not isinstance(column, GroupColumn) and len(order[: statement.limit]) < len(order)
         return order[: statement.limit], by_number
+
+
+def _judge_by_bound(result: Result) -> tuple[str | None, ...]:
+    """Return the ``reasons`` by ± instead of the intervals, which hold only for a group that is named in advance."""
+    if result.alpha is None or result.alpha_unit:
+        return result.reasons
+    return result.model_copy(update={"interval": None, "intervals": None}).reasons
 
 
 def _error_bound(query: Mapping[str, Any], result: Result, index: int) -> float | None:

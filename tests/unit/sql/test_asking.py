@@ -768,6 +768,18 @@ def test_numbers_that_are_not_informative_are_marked_in_each_row() -> None:
         few.sql('SELECT COUNT(*) AS "n informative" FROM patients')
 
 
+def test_chosen_groups_are_judged_by_the_bound_of_all_answers() -> None:
+    """A number that exceeds its interval's error but not ± is marked if HAVING or LIMIT chose its group by it."""
+    rows: Frame = {"age": [20] * 300 + [21] * 7, "Sex": ["F"] * 307, "bmi": [20.0] * 307}
+    few = opened(LAPLACE, epsilon=8, frame=rows)
+    counted = "SELECT age, COUNT(*) AS n FROM patients WHERE age < 22 GROUP BY age"
+    [_, named] = few.sql(counted)
+    assert named["n 95% high"] - named["n"] < named["n"] < named["n ±"]
+    assert "n informative" not in named
+    for choice in (" HAVING COUNT(*) < 100", " ORDER BY n LIMIT 1"):
+        assert [row["n informative"] for row in few.sql(counted + choice)] == [False]
+
+
 def test_statement_on_a_zcdp_source_names_its_rho() -> None:
     """Two streams of Gaussian noise that nobody has asked: the one with the smaller ρ answers, and ρ is the cost."""
     streams = [
