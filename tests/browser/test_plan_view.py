@@ -137,3 +137,22 @@ async def test_plan_of_auto_names_mechanisms_without_an_expected_error(open_page
         page = await open_page(address, "plan?source=people", OPERATOR)
         await page.get_by_label("Mechanism").select_option("auto")
         await expect(page.locator(".verdict")).to_contain_text("Histogram has no expected error")
+
+
+@pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
+async def test_plan_of_auto_is_judged_by_the_guessed_rows(open_page: OpenPage, neighbors: str) -> None:
+    """The guess is sent as ``mechanism.rows``, but not to open a stream on a table whose rows are public."""
+    scene = Scene()
+    scene.driver.register({**PEOPLE, "neighbors": neighbors}, {"age": [30] * 50, "sex": ["F"] * 50})
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "plan?source=people", OPERATOR)
+        verdict, request = page.locator(".verdict"), page.get_by_role("region", name="Request").locator("code")
+        await page.get_by_label("Mechanism").select_option("auto")
+        await page.get_by_label("Rows, about").fill("900")
+        await expect(verdict).to_contain_text("rows, and the mean count 4.5;")
+        await expect(verdict).to_have_attribute("data-level", "vacuous")
+        shown = json.loads(await request.inner_text())["stream"]["mechanism"]
+        assert shown == {"kind": "auto", **({"rows": 900} if neighbors == "add-remove" else {})}
+        await page.get_by_label("Rows, about").fill("900000")
+        await expect(verdict).to_have_attribute("data-level", "good")

@@ -24,7 +24,7 @@ export const SPECS = {
 };
 
 /** The mechanisms of a stream to open: the budget service replaces `auto` by the best one for counts of two attributes. */
-export const OPENINGS = { ...SPECS, auto: { on: ["table"], fields: ["rows"], forms: [] } };
+export const OPENINGS = { ...SPECS, auto: { on: ["table"], fields: [], forms: [] } };
 
 /** Fields of mechanisms: label, input type and initial value. */
 export const FIELDS = {
@@ -46,7 +46,7 @@ export const FIELDS = {
   typical_error: { text: "Publish the typical error of estimates", type: "flag", hint: "always if sets are chosen" },
   worst_case: { text: "Enough updates for every table and analyst", type: "flag" },
   gap: { text: "Error that triggers a measurement", type: "number", hint: "a share of the rows; empty: planned" },
-  rows: { text: "Public number of rows", type: "number", hint: "auto: your public guess; otherwise your guarantee if the number is private" },
+  rows: { text: "Public number of rows", type: "number", hint: "your guarantee if the number is private" },
   sparsity: { text: "Most cells in one question", type: "number", value: "16" },
   projections: { text: "Rows of the projection", type: "number", value: "4096" },
   steps: { text: "Windows to count over", type: "number", value: "365" },

@@ -90,7 +90,7 @@ export function planView({ query, session }) {
     labelled("δ", delta),
     labelled("Expected questions", expected, "for which the promise holds; on a live topic, windows times groups"),
     labelled("β", beta, "probability that any answer is off by more than α"),
-    labelled("Rows, about", rows, "your public guess, used only for warnings"),
+    labelled("Rows, about", rows, "your public guess, for warnings and for the choice of auto"),
     labelled("Expected answer, about", answer, "your guess; the plan warns if α is larger"),
     labelled("Calibration", calibration),
     acknowledged.element,
@@ -129,11 +129,14 @@ export function planView({ query, session }) {
     standing.show(kind.value, declared);
   }
 
-  const spec = () =>
+  // A plan reads no table. The budget service does, and refuses a guess of rows that are public.
+  const guessedRows = (isOpening) => (isOpening && declared.neighbors === "replace" && (declared.contribution ?? 1) === 1 ? undefined : typed(rows));
+
+  const spec = (isOpening = false) =>
     given({
       stream: stream.value.trim() || "not-named-yet",
       source: source.value,
-      mechanism: { kind: kind.value, ...own.value() },
+      mechanism: { kind: kind.value, ...(kind.value === "auto" ? given({ rows: guessedRows(isOpening) }) : own.value()) },
       standing: standing.value(),
       epsilon: typed(epsilon),
       delta: typed(delta),
@@ -144,7 +147,7 @@ export function planView({ query, session }) {
 
   const knownRows = () => typed(rows) ?? own.value().rows;
 
-  const body = () => given({ kind: "open", request, stream: spec(), informative: acknowledged.control.checked ? undefined : true });
+  const body = () => given({ kind: "open", request, stream: spec(true), informative: acknowledged.control.checked ? undefined : true });
 
   const plan = latest(async (isLatest) => {
     if (!declared) {
