@@ -17,7 +17,6 @@ from schemas import (
     Laplace,
     RunningCount,
     RunningCountCalibration,
-    StandingQuery,
     StreamSpec,
     UnknownGroups,
     span_ms,
@@ -42,12 +41,12 @@ _DAY_MS: Final = 86_400_000
 class StandingPlan:
     """The plan of a standing stream. Its α holds for ``windows`` windows, which take ``days``.
 
-    ``given_query`` is the standing query before the first window's start was completed. If the source has
-    a ``period``, all figures are for one period.
+    ``begins`` is the given start of the first window; if it is None, the opening sets it. If the source has a
+    ``period``, all figures are for one period.
     """
 
     spec: StreamSpec
-    given_query: StandingQuery | None
+    begins: str | None
     calibrations: tuple[Calibration, ...]
     chosen: Calibration
     cost: Amount
@@ -58,8 +57,9 @@ class StandingPlan:
 
     @property
     def given_spec(self) -> StreamSpec:
-        """The stream with its standing query as given."""
-        return self.spec.model_copy(update={"standing": self.given_query})
+        """The stream with the groups of its standing query, and the first window's start as given."""
+        standing = self.spec.standing and self.spec.standing.model_copy(update={"begins": self.begins})
+        return self.spec.model_copy(update={"standing": standing})
 
     @property
     def cost_per_day(self) -> float:
@@ -99,7 +99,8 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
         RefusedError: the stream's fields contradict each other or the source.
         PlanError: no calibration fits.
     """
-    given_query, spec = spec.standing, complete_spec(spec, source, clock=0)
+    begins = None if spec.standing is None else spec.standing.begins
+    spec = complete_spec(spec, source, clock=0)
     facts: SourceFacts = facts_for_plan(spec, source)
     chosen = choose_calibration(spec, facts)
     groups, windows = groups_per_window(spec, source), promised_windows(spec, source)
@@ -108,13 +109,13 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
     cost = to_amount(stream_cost(chosen, source.accountant), source)
     days = windows * spec.standing.window.every_ms / _DAY_MS
     return StandingPlan(
-        spec, given_query, plan_calibrations(spec, facts), chosen, cost, groups, windows, days, source.period
+        spec, begins, plan_calibrations(spec, facts), chosen, cost, groups, windows, days, source.period
     )
 
 
 def _plan_alternative(plan: StandingPlan, source: EventsSource) -> StandingPlan | str:
     """Plan a running count in place of independent noise for each window, or the reverse; or say why it fails."""
-    spec, standing = plan.spec, plan.spec.standing
+    spec, standing = plan.given_spec, plan.spec.standing
     if standing is None:
         raise TypeError("a planned stream is standing")
     alternative: RunningCount | Histogram | Laplace | UnknownGroups
@@ -170,8 +171,7 @@ def _print_plan(plan: StandingPlan, alternative: StandingPlan | str, source: Eve
             for one in plan.calibrations
         ],
     )
-    if plan.given_query is not None:
-        say(describe_standing_query(plan.given_spec, source), soft_wrap=True)
+    say(describe_standing_query(plan.given_spec, source), soft_wrap=True)
     say(describe_live_topic(source), soft_wrap=True)
     for promise in promises(spec, chosen):
         say(f"{promise}", soft_wrap=True)

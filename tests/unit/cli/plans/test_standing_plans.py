@@ -65,6 +65,7 @@ def test_running_count_and_window_noise_are_compared(tmp_path: Path) -> None:
     for kind, other in (("histogram", "running_count"), ("running_count", "histogram")):
         beside = found[kind]["instead"]
         assert beside["spec"]["mechanism"]["kind"] == other
+        assert "begins" not in beside["spec"]["standing"]
         assert (beside["alpha"], beside["windows"]) == (found[other]["alpha"], 96)
 
 
@@ -83,6 +84,15 @@ def test_standing_plan_prints_windows_days_cost_and_alternative(tmp_path: Path, 
         assert words in result.stdout
     assert "1970" not in result.stdout
     assert len([line for line in result.stdout.splitlines() if line.startswith("│ →")]) == 1
+
+
+def test_plan_of_the_largest_groups_names_the_histogram_s_attributes(tmp_path: Path) -> None:
+    """The command describes and returns the groups that the opening fills in, but not the windows' start."""
+    spec = standing("s", HISTOGRAM, **KINDS["histogram"][1], top=2)
+    spec["standing"].pop("by", None)
+    assert "for the 2 largest groups by origin in windows of 15m; each" in run_plan(tmp_path, spec).stdout
+    found = json.loads(run_plan(tmp_path, spec, "--json").stdout)["spec"]["standing"]
+    assert (found["by"], found.get("begins")) == (["origin"], None)
 
 
 def test_standing_plan_of_periods_prints_budget_and_cost_of_each(tmp_path: Path) -> None:
