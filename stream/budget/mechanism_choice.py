@@ -146,7 +146,7 @@ def compare_for_source(
     )
     choices = rank_mechanisms(goal, on_mechanism)
     return MechanismComparison(
-        goal, choices, options, _describe_counted_rows(form, source, goal.facts.contribution)
+        goal, choices, options, describe_counted_rows(form, source, goal.facts.contribution)
     )
 
 
@@ -171,7 +171,8 @@ def _alone_indices(form: Form, options: SourceOptions, source: Source | None) ->
     return tuple(names.index(name) for name in options.group_by)
 
 
-def _describe_counted_rows(form: Form, source: Source | None, contribution: int) -> str:
+def describe_counted_rows(form: Form, source: Source | None, contribution: int) -> str:
+    """Describe how many rows of one person a question of this form counts; empty if that does not matter."""
     if form in _FORMS_WITHOUT_ROWS and not (form == "alarm" and isinstance(source, TableSource)):
         return ""
     if source is None and contribution > 1:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from schemas import MAX_CATEGORIES, Mechanism, SparseProject, StreamSpec
+from stream.budget.mechanism_choice import describe_counted_rows
 from stream.budget.plan_facts import FINE_GRID, SourceOptions, facts_of_windows
 from stream.cli.output import AsJson, CommandError, say, show_json
 from stream.cli.plan_comparison import show_choices, show_workload
@@ -279,6 +280,7 @@ def plan(
     )
     require_monotone_counts(facts.disjoint and getattr(spec.mechanism, "monotone", False), facts.neighbors)
     calibrations, chosen = plan_calibrations(spec, facts), choose_calibration(spec, facts)
+    counted = _describe_rows(mechanism.value, sensitivity, of_values=asks_values)
     needs = find_sufficient_parameters(spec, facts, alpha) if alpha is not None else {}
     charge = None if alpha is None else question_charge(spec, chosen, error_in_rows(spec, facts, alpha))
     if plot is not None:
@@ -290,6 +292,7 @@ def plan(
                 "choice": chosen.method,
                 "alpha": chosen.alpha,
                 "promises": [asdict(one) for one in promises(spec, chosen)],
+                "counted": counted,
                 "calibrations": list(calibrations),
                 **({"needed": _describe_needs(needs)} if alpha is not None else {}),
                 **({"question": asdict(charge)} if charge is not None else {}),
@@ -297,14 +300,15 @@ def plan(
         )
         _require_kept(alpha, needs)
         return
-    print_plan(spec, calibrations, chosen, facts)
+    print_plan(spec, calibrations, chosen, facts, counted)
     print_simplest_alternative(spec, facts)
     _print_needs(alpha, needs)
     if charge is not None:
         say(str(charge), soft_wrap=True)
     if isinstance(spec.mechanism, SparseProject) and rows is not None:
-        needed = theorem_projections(rows, sparsity, queries, beta)
-        say(f"the theorem of Blum & Roth 2011 needs {needed:.3g} projections")
+        say(
+            f"the theorem of Blum & Roth 2011 needs {theorem_projections(rows, sparsity, queries, beta):.3g} projections"
+        )
     if plot is not None:
         say(f"plotted to {plot}", soft_wrap=True)
     _require_kept(alpha, needs)
@@ -313,6 +317,14 @@ def plan(
 def _refuse_if(wrong: bool, message: str) -> None:
     if wrong:
         raise CommandError(message)
+
+
+def _describe_rows(kind: str, sensitivity: float, *, of_values: bool) -> str:
+    """Describe how many rows of one person a mechanism counts on a table; empty if it answers no table."""
+    if kind not in MECHANISMS_OF["table"]:
+        return ""
+    counted = describe_counted_rows("count", None, sensitivity_steps(sensitivity, 1.0))
+    return f"on a table, {counted}" if of_values else counted
 
 
 def _print_needs(alpha: float | None, needs: Mapping[str, str | PlanError]) -> None:

@@ -179,9 +179,9 @@ def find_sufficient_parameters(spec: StreamSpec, facts: SourceFacts, alpha: floa
 
 
 def print_plan(
-    spec: StreamSpec, listed: tuple[Calibration, ...], calibration: Calibration, facts: SourceFacts
+    spec: StreamSpec, listed: tuple[Calibration, ...], calibration: Calibration, facts: SourceFacts, counted: str
 ) -> None:
-    """Print every calibration, the reason for the chosen one, and its error bounds."""
+    """Print every calibration, the reason for the chosen one, its error bounds, and the rows that it ``counted``."""
     mechanism = spec.mechanism.kind
     once = not calibration.cutoff or isinstance(calibration, RunningCountCalibration)
     cutoff = "charged once" if once else f"cutoff {calibration.cutoff}"
@@ -209,8 +209,8 @@ def print_plan(
         say("→ the smallest exact error")
     else:
         say("→ the simplest within a thousandth of the smallest exact error")
-    for promise in promises(spec, calibration):
-        say(f"{promise}.", soft_wrap=True)
+    for line in filter(None, (*promises(spec, calibration), counted)):
+        say(f"{line}.", soft_wrap=True)
     if (warning := describe_uninformative(spec, calibration, facts)) is not None:
         say(f"{warning}.", soft_wrap=True)
 

@@ -171,3 +171,13 @@ def test_on_tables_the_sensitivity_is_the_contribution(kind: str, more: list[str
     arguments = ["--mechanism", kind, "--queries", "20", *more]
     one, many = plan(*arguments), plan(*arguments, "--sensitivity", "25")
     assert many["alpha"] > 20 * one["alpha"]
+    assert "each row is taken as one person; if a person has several rows, declare 'person'" in one["counted"]
+    assert "of each person at most 25 rows count" in many["counted"]
+
+
+def test_plan_without_a_source_says_whose_rows_it_counts() -> None:
+    """A mechanism that also answers values says it of tables; one that answers no table does not say it."""
+    for kind, words in (("laplace", "on a table, each row"), ("histogram", "each row"), ("running_count", "")):
+        result = CliRunner().invoke(app, ["plan", "--epsilon", "1", "--mechanism", kind], env={"COLUMNS": "160"})
+        said = [line for line in result.stdout.splitlines() if "taken as one person" in line]
+        assert [line.startswith(words) for line in said] == [True] * bool(words)
