@@ -106,9 +106,10 @@ def promises(
     opening = _opening_promises(spec, calibration)
     if counted and not getattr(spec.mechanism, "people", False):
         opening = tuple(_with_remark(promise, counted) for promise in opening)
-    # If the opening pays for all promised answers, extensions change no promise.
-    beyond = isinstance(calibration, AnswersCalibration | SparseVectorCalibration)
-    if not extensions or (beyond and calibration.expected_queries <= calibration.cutoff):
+    # If the opening pays for more answers than are promised, extensions change no promise. A sparse vector's promise
+    # is for all answers, and so it ends with the expected ones; other mechanisms are promised for charged answers.
+    last = {"answers": calibration.cutoff - 1, "sparse_vector": calibration.cutoff}.get(calibration.kind, 0)
+    if not extensions or calibration.expected_queries <= last:
         return opening
     count, beta = charged_answers(calibration, extensions), extended_beta(calibration, extensions)
     extended = f"for its first {calibration.cutoff:,} charged answers"

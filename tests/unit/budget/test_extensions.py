@@ -13,9 +13,10 @@ from sotto import Driver, Refused
 from stream.budget import receipts
 from stream.budget.trail_verification import TrailCheck
 from stream.privacy.composition.costs import charged_answers
+from stream.privacy.planning.promises import promises
 from stream.processing.protocol import Record
 from stream.worker.worker_processor import QueryProcessor
-from tests.builders import KEY, installation, source
+from tests.builders import KEY, installation, source, stream
 from tests.processing import process_records
 from tests.unit.budget.budget_service import ledger_codec
 from tests.unit.installation import HIGH, LOW, messages_to, query, spec, table_store
@@ -88,6 +89,17 @@ def test_exhausted_stream_continues_after_an_extension(kind: Kind) -> None:
     if after[-1].outcome == "halted":
         assert after[-1].reason is not None
         assert str(charged_answers(extended.calibration, extended.extensions)) in after[-1].reason
+
+
+@pytest.mark.parametrize("expected", [2, 3, 1000])
+def test_extension_of_laplace_states_the_probability_for_all_answers(expected: int) -> None:
+    """Unless the promise covers fewer answers than the opening pays for: then an extension does not change it."""
+    driver = installation(stream("s", mechanism={"kind": "laplace", "answers": 3}, expected_queries=expected))
+    driver.extend("feed", "s", 1.0)
+    grant = driver.grant("feed", "s")
+    [promise] = promises(grant.spec, grant.calibration, grant.extensions)
+    told = "for its first 3 charged answers, with probability 0.9 for all 6" in str(promise)
+    assert told is (expected > 2)
 
 
 @pytest.mark.parametrize("kind", CHARGED, ids=lambda kind: kind.name)
