@@ -34,8 +34,7 @@ from stream.processing.topic_names import Topics
 from stream.settings import Settings, variable_of
 
 if TYPE_CHECKING:
-    from stream.kafka.broker_cluster import LocalCluster
-    from stream.kafka.local_broker import LocalBroker
+    from stream.kafka.local_broker import LocalBroker, LocalCluster
 
 key_app = typer.Typer(help="Noise keys.", no_args_is_help=True)
 
@@ -287,9 +286,8 @@ def status(folder: BrokerFolder = DEFAULT_FOLDER, as_json: AsJson = False) -> No
 
 
 def _find_broker(folder: Path, nodes: int | None = None) -> LocalBroker | LocalCluster:
-    from stream.kafka.broker_cluster import LocalCluster  # noqa: PLC0415  (an optional package)
     from stream.kafka.broker_process import read_own_cluster  # noqa: PLC0415
-    from stream.kafka.local_broker import LocalBroker  # noqa: PLC0415
+    from stream.kafka.local_broker import LocalBroker, LocalCluster  # noqa: PLC0415
 
     if read_own_cluster(folder.absolute()) is not None or (nodes or 1) > 1:
         return LocalCluster(folder, nodes, detached=True)

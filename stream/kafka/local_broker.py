@@ -1,7 +1,7 @@
 """Runs Apache Kafka on this machine for demos, tests and benchmarks.
 
 Each node is broker and controller in one process (KRaft), and only this machine can reach it.
-`broker_cluster` combines several nodes. The module needs Linux or macOS.
+The module needs Linux or macOS.
 """
 
 import os
@@ -9,11 +9,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
 from stream.kafka import broker_addresses, broker_process, kafka_programs
+from stream.kafka.broker_process import BrokerError, Ports, PortTakenError, Process, is_alive, read_own_cluster
 
 START_ATTEMPTS: Final = 3
 """Number of attempts to start a broker, because another process may take a chosen port first."""
@@ -21,6 +23,9 @@ START_ATTEMPTS: Final = 3
 _START_SECONDS: Final = 120.0
 _SHUTDOWN_SECONDS: Final = 30.0
 _RECORDING_SECONDS: Final = 300.0
+_CLUSTER_START_SECONDS: Final = 180.0
+_NODE_SHUTDOWN_SECONDS: Final = 10.0
+"""Seconds until a node is killed. They are few, because the last nodes have no majority and cannot stop cleanly."""
 
 
 class LocalBroker:
@@ -52,7 +57,7 @@ class LocalBroker:
         self._properties = dict(properties or {})
         self._cluster_node = cluster_node
         self._java_options = tuple(java_options)
-        self._started_process: broker_process.Process | None = None
+        self._started_process: Process | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -86,9 +91,7 @@ class LocalBroker:
                 broker_process.end_process(state.process, grace_seconds=_SHUTDOWN_SECONDS)
             if (running := self.status()) is not None:
                 if port not in {None, running.port}:
-                    raise broker_process.BrokerError(
-                        f"The broker in {self.folder} runs on port {running.port}; stop it first"
-                    )
+                    raise BrokerError(f"The broker in {self.folder} runs on port {running.port}; stop it first")
                 return running
             if state is not None:
                 # The broker is dead; this ends the shell that watched it.
@@ -97,14 +100,14 @@ class LocalBroker:
             if self._cluster_node is not None:
                 return self._start(self._cluster_node.ports, jars, deadline)
             if (self.folder / broker_process.CLUSTER_FILE).exists():
-                raise broker_process.BrokerError(
+                raise BrokerError(
                     f"{self.folder} holds a cluster of several brokers; start it with 'sotto broker start', and choose another "
                     "folder for a single one"
                 )
             for attempt in range(1, START_ATTEMPTS + 1):
                 try:
                     return self._start(broker_addresses.choose_ports(port), jars, deadline)
-                except broker_process.PortTakenError:
+                except PortTakenError:
                     # Retry: `choose_ports` checks the client port again and may choose another controller port.
                     if attempt == START_ATTEMPTS:
                         raise
@@ -120,7 +123,7 @@ class LocalBroker:
 
     def status(self) -> broker_addresses.BrokerInfo | None:
         """The running broker, or None."""
-        if (state := broker_process.read_state(self.folder)) is None or not broker_process.is_alive(state.process):
+        if (state := broker_process.read_state(self.folder)) is None or not is_alive(state.process):
             return None
         return self._info(state)
 
@@ -139,11 +142,9 @@ class LocalBroker:
             try:
                 yield
             except OSError as error:
-                raise broker_process.BrokerError(
-                    f"Cannot work in {self.folder} ({error}); choose another folder"
-                ) from error
+                raise BrokerError(f"Cannot work in {self.folder} ({error}); choose another folder") from error
 
-    def _end(self, grace_seconds: float, only: broker_process.Process | None = None) -> bool:
+    def _end(self, grace_seconds: float, only: Process | None = None) -> bool:
         if not (self.folder / broker_process.STATE_FILE).exists():
             return False
         # The lock waits for a broker that is being started.
@@ -151,13 +152,13 @@ class LocalBroker:
             state = broker_process.read_state(self.folder)
             if only is not None and (state is None or state.process != only):
                 return False
-            ran = state is not None and broker_process.is_alive(state.process)
+            ran = state is not None and is_alive(state.process)
             if state is not None:
                 broker_process.end_process(state.process, grace_seconds=grace_seconds)
             broker_process.delete_state(self.folder)
             return ran
 
-    def _start(self, ports: broker_process.Ports, jars: Path, deadline: float) -> broker_addresses.BrokerInfo:
+    def _start(self, ports: Ports, jars: Path, deadline: float) -> broker_addresses.BrokerInfo:
         for folder in ("logs", "tmp"):
             (self.folder / folder).mkdir(mode=0o700, exist_ok=True)
         self._console.unlink(missing_ok=True)
@@ -186,30 +187,25 @@ class LocalBroker:
         self._started_process = process
         return self._info(state)
 
-    def _wait_for_answer(
-        self, process: broker_process.Process, ports: broker_process.Ports, cluster: str, deadline: float
-    ) -> None:
+    def _wait_for_answer(self, process: Process, ports: Ports, cluster: str, deadline: float) -> None:
         # Compare the cluster id, because another broker may have taken the port.
         while broker_process.fetch_cluster_id(broker_process.HOST, ports.clients) != cluster:
-            if not broker_process.is_alive(process):
+            if not is_alive(process):
                 errors = kafka_programs.error_lines([self._console, self.log])
                 port_taken = any("Address already in use" in line for line in errors)
-                kind = broker_process.PortTakenError if port_taken else broker_process.BrokerError
+                kind = PortTakenError if port_taken else BrokerError
                 raise kind(f"Kafka ended while starting: {errors[-1]} (see {self.log})")
             if time.monotonic() > deadline:
-                raise broker_process.BrokerError(f"Kafka did not answer in time; allow more, or see {self.log}")
+                raise BrokerError(f"Kafka did not answer in time; allow more, or see {self.log}")
             time.sleep(0.05)
 
-    def _format(self, ports: broker_process.Ports, jars: Path, deadline: float) -> None:
+    def _format(self, ports: Ports, jars: Path, deadline: float) -> None:
         # Rename the folder only when it is complete: an interrupted format must not look like data.
         new_data = self.folder / "formatting"
         shutil.rmtree(new_data, ignore_errors=True)
-        kind: kafka_programs.NodeKind = "single" if self._cluster_node is None else "member"
-        cluster, node = (
-            (kafka_programs.new_cluster_id(), 1)
-            if self._cluster_node is None
-            else (self._cluster_node.cluster, self._cluster_node.node)
-        )
+        kind: kafka_programs.NodeKind = "member" if self._cluster_node else "single"
+        place = self._cluster_node
+        cluster, node = (place.cluster, place.node) if place else (kafka_programs.new_cluster_id(), 1)
         # Additional properties must be validated by Kafka's own tool.
         is_default = not self._properties
         if is_default and kafka_programs.copy_formatted_data(jars, new_data, kind, cluster=cluster, node=node):
@@ -222,13 +218,13 @@ class LocalBroker:
             properties="format.properties",
             console=self._console,
             timeout_seconds=max(1.0, deadline - time.monotonic()),
-            joined_cluster=None if self._cluster_node is None else self._cluster_node.cluster,
+            joined_cluster=place.cluster if place else None,
         )
         if is_default:
             kafka_programs.store_formatted_data(jars, new_data, kind)
         new_data.rename(self.folder / "data")
 
-    def _write_properties(self, name: str, ports: broker_process.Ports, data_folder: str) -> None:
+    def _write_properties(self, name: str, ports: Ports, data_folder: str) -> None:
         text = broker_addresses.server_properties(
             ports, data_folder=data_folder, extra=self._properties, cluster_node=self._cluster_node
         )
@@ -261,8 +257,144 @@ def record_start_cache(progress: Callable[[str], None] | None = None) -> Path:
             broker.start(timeout=_RECORDING_SECONDS)
             broker.stop(timeout=_RECORDING_SECONDS)  # Java writes the cache at its end
             if not new_cache.exists():
-                raise broker_process.BrokerError(
-                    "Java wrote no startup cache; brokers start without it, only slower"
-                )
+                raise BrokerError("Java wrote no startup cache; brokers start without it, only slower")
             new_cache.rename(cache)
     return cache
+
+
+class LocalCluster:
+    """Manages the KRaft cluster whose data is in a folder; it tolerates the loss of one node.
+
+    By default, topics have three replicas, two of which must store each record. As with `LocalBroker`, several
+    objects may manage the same folder, which is the parent of the nodes' folders. Data, ids and (if they are free)
+    ports are kept. As a context manager, it starts the cluster on entry; on exit, it stops the nodes that it
+    started. Without a number of ``nodes``, a new cluster has three. If ``detached``, the nodes outlive this
+    process. BrokerError if the folder holds another cluster or a single broker.
+    """
+
+    def __init__(
+        self,
+        folder: Path = broker_addresses.DEFAULT_FOLDER,
+        nodes: int | None = None,
+        *,
+        detached: bool = False,
+        heap_megabytes: int = 384,
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        known = read_own_cluster(self.folder)
+        self.size = nodes or (len(known.nodes) if known is not None else 3)
+        if known is not None and len(known.nodes) != self.size:
+            raise BrokerError(
+                f"{self.folder} holds a cluster of {len(known.nodes)} nodes; start it as it is, or choose another folder"
+            )
+        if not 2 <= self.size <= broker_addresses.MAX_NODES:
+            raise BrokerError(
+                f"a cluster has 2 to {broker_addresses.MAX_NODES} nodes, not {self.size}; choose a number between"
+            )
+        if known is None and (self.folder / "data").exists():
+            raise BrokerError(f"{self.folder} holds a single broker; choose another folder for a cluster")
+        self.detached = detached
+        self._heap_megabytes = heap_megabytes
+        self._started: set[int] = set()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        with ThreadPoolExecutor(self.size) as pool:
+            list(pool.map(lambda number: self.node(number).stop(_NODE_SHUTDOWN_SECONDS), self._started))
+
+    def start(
+        self,
+        port: int | None = None,
+        timeout: float = _CLUSTER_START_SECONDS,
+        progress: Callable[[str], None] | None = None,
+    ) -> broker_addresses.ClusterInfo:
+        """Starts the nodes that do not run, and waits until all nodes answer within ``timeout`` seconds.
+
+        The first download does not count. Without a ``port`` for clients, the first node has its last port, or
+        else 9092 or a free port. ``progress`` receives one line for each long step. BrokerError if a node cannot
+        be started, or runs on another port than requested.
+        """
+        kafka_programs.fetch_jars(progress)
+        with broker_process.file_lock(self.folder / "cluster.lock", timeout):
+            for attempt in range(1, START_ATTEMPTS + 1):
+                try:
+                    self._start_missing(self._choose_state(port), timeout)
+                    break
+                except PortTakenError:
+                    # While a node runs, the ports cannot change.
+                    if attempt == START_ATTEMPTS or self.status() is not None:
+                        raise
+        if (info := self.status()) is None:
+            raise BrokerError(f"All nodes ended right after their start; see the logs in {self.folder}")
+        return info
+
+    def stop(self, timeout: float = _NODE_SHUTDOWN_SECONDS) -> bool:
+        """Stops all nodes, by SIGKILL after ``timeout`` seconds; returns whether a node ran."""
+        return self._for_each_broker(lambda broker: broker.stop(timeout))
+
+    def kill(self) -> bool:
+        """Kills all nodes by SIGKILL, like a power cut; returns whether a node ran."""
+        return self._for_each_broker(LocalBroker.kill)
+
+    def status(self) -> broker_addresses.ClusterInfo | None:
+        """The cluster, or None if no node of it runs."""
+        if (state := read_own_cluster(self.folder)) is None:
+            return None
+        nodes = tuple(broker.status() for broker in self._brokers(state))
+        return broker_addresses.ClusterInfo(state.bootstrap, nodes, self.folder) if any(nodes) else None
+
+    def node(self, number: int) -> LocalBroker:
+        """Returns one node, numbered from 1, to start, stop or kill it alone.
+
+        BrokerError if the cluster was never started or has no such node.
+        """
+        if (state := read_own_cluster(self.folder)) is None or not 1 <= number <= len(state.nodes):
+            raise BrokerError(f"There is no node {number} in {self.folder}; start the cluster first")
+        return self._brokers(state)[number - 1]
+
+    def _for_each_broker(self, action: Callable[[LocalBroker], bool]) -> bool:
+        if (state := read_own_cluster(self.folder)) is None:
+            return False
+        with ThreadPoolExecutor(self.size) as pool:
+            return any(list(pool.map(action, self._brokers(state))))
+
+    def _start_missing(self, state: broker_process.ClusterState, timeout: float) -> None:
+        brokers = enumerate(self._brokers(state), start=1)
+        missing = {number: broker for number, broker in brokers if broker.status() is None}
+        # A node answers only after a majority has elected a leader: start all nodes, then wait.
+        with ThreadPoolExecutor(self.size) as pool:
+            starting = [pool.submit(broker.start, None, timeout) for broker in missing.values()]
+        failed = [error for one in starting if (error := one.exception()) is not None]
+        self._started |= {number for number, broker in missing.items() if broker.started_it}
+        if failed:
+            with ThreadPoolExecutor(self.size) as pool:
+                list(pool.map(LocalBroker.kill, missing.values()))
+            raise next((error for error in failed if isinstance(error, PortTakenError)), failed[0])
+
+    def _choose_state(self, port: int | None) -> broker_process.ClusterState:
+        """Returns the cluster; it keeps its ports if a node runs or all ports are free, else it gets new ones."""
+        if (known := read_own_cluster(self.folder)) is not None:
+            runs = any(broker.status() is not None for broker in self._brokers(known))
+            first = known.nodes[0].clients
+            if runs and port not in {None, first}:
+                raise BrokerError(f"The cluster in {self.folder} runs on port {first}; stop it first")
+            if runs or (port in {None, first} and broker_addresses.are_free(known.nodes)):
+                return known
+        cluster = known.cluster if known is not None else kafka_programs.new_cluster_id()
+        state = broker_process.ClusterState(cluster, broker_addresses.choose_cluster_ports(self.size, port))
+        broker_process.write_state(self.folder, state)
+        return state
+
+    def _brokers(self, state: broker_process.ClusterState) -> list[LocalBroker]:
+        return [
+            LocalBroker(
+                broker_process.node_folder(self.folder, number),
+                detached=self.detached,
+                heap_megabytes=self._heap_megabytes,
+                cluster_node=broker_addresses.ClusterNode(number, state.cluster, state.nodes),
+            )
+            for number in range(1, len(state.nodes) + 1)
+        ]

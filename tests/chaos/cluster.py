@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from stream.kafka.broker_cluster import LocalCluster
 from stream.kafka.client.broker_connections import ask_any_broker
+from stream.kafka.local_broker import LocalCluster
 from stream.kafka.topic_creation import create_topics
 from stream.kafka.topic_layouts import feed_group, layout, worker_group
 from stream.privacy.noise.keys import NoiseKey

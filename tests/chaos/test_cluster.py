@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.broker_cluster import LocalCluster
+from stream.kafka.local_broker import LocalCluster
 from tests.chaos.cluster import (
     HEAP_MEGABYTES,
     NODES,

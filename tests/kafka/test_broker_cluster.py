@@ -13,9 +13,8 @@ import pytest
 
 from stream.kafka import broker_addresses
 from stream.kafka.broker_addresses import ClusterNode, choose_cluster_ports, local_address, server_properties
-from stream.kafka.broker_cluster import LocalCluster
 from stream.kafka.broker_process import BrokerError, Ports, is_alive, read_state
-from stream.kafka.local_broker import LocalBroker
+from stream.kafka.local_broker import LocalBroker, LocalCluster
 from stream.kafka.topic_creation import check_topics
 from stream.settings import Settings
 from tests.preloaded import command
