@@ -220,3 +220,21 @@ _FACT_BY_HEADER: Final = {
 answer_codec: Codec[Answer] = Codec(Answer, limit=MAX_ANSWER_BYTES)
 
 status_codec: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_RECORD_BYTES)
+
+
+CLOUD_EVENTS_VERSION: Final = b"1.0"
+CONTENT_TYPE: Final = b"application/json"
+ANSWER_TYPE: Final = b"io.sotto.answer.v1"
+"""CloudEvents type of answers; its version rises with each incompatible change of the format."""
+
+MAX_TRACEPARENT = 128
+"""Longest ``traceparent`` that is copied, in bytes; one of version 00 has 55 bytes."""
+
+MAX_TRACESTATE = 512
+"""Longest ``tracestate`` that is copied, in bytes; the recommendation requires at least 512."""
+
+MAX_TRACESTATE_MEMBERS = 32
+
+_PARENT = r"(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+TRACEPARENT: Final = rf"^(?:00-{_PARENT}|(?!00|ff)[0-9a-f]{{2}}-{_PARENT}(?:-[\x21-\x7e]*)?)$"
+"""A ``traceparent`` of version 00, or of a later version that begins with the same fields."""

@@ -9,7 +9,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from schemas.answers import HEADER_PREFIX, OPTIONAL_FACTS, RejectedHeaders, header_name
+from schemas.answers import (
+    ANSWER_TYPE,
+    CLOUD_EVENTS_VERSION,
+    CONTENT_TYPE,
+    HEADER_PREFIX,
+    MAX_TRACEPARENT,
+    MAX_TRACESTATE,
+    OPTIONAL_FACTS,
+    TRACEPARENT,
+    RejectedHeaders,
+    header_name,
+)
 from stream.dev.contract_events import (
     CHANNELS,
     CONTRACT_VERSION,
@@ -24,14 +35,6 @@ from stream.dev.contract_events import (
 from stream.kafka.topic_layouts import TopicLayout, budget_group, feed_layout, layout, merging_group, worker_group
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
-from stream.worker.answer_headers import (
-    ANSWER_TYPE,
-    CLOUD_EVENTS_VERSION,
-    CONTENT_TYPE,
-    MAX_TRACEPARENT,
-    MAX_TRACESTATE,
-    TRACEPARENT,
-)
 
 
 def _text(description: str, **constraints: str | int) -> Json:

@@ -1,5 +1,5 @@
 """The worker: answers the queries of its partitions.
 
 Order of reading: ``worker_processor``, ``hosted_streams``, ``admission``, ``families``,
-``answer_publishing``. Only ``answer_headers`` works without numpy.
+``answer_publishing``.
 """

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from schemas import Progress
+from schemas.answers import (
+    ANSWER_TYPE,
+    CLOUD_EVENTS_VERSION,
+    CONTENT_TYPE,
+    MAX_TRACEPARENT,
+    MAX_TRACESTATE,
+    MAX_TRACESTATE_MEMBERS,
+    TRACEPARENT,
+)
 from schemas.wire import struct
 from stream.privacy.noise.keys import NoiseKey
-from stream.processing.protocol import Message, Outputs, RecordLike
+from stream.processing.protocol import Headers, Message, Outputs, RecordLike
 from stream.processing.record_columns import RecordColumns
 from stream.processing.topic_names import Topics
 from stream.tables.store import TableStore
 from stream.worker.admission import Admission, AdmittedBatch, QueryBatch
-from stream.worker.answer_headers import with_answer_headers
 from stream.worker.answer_publishing import ColumnPublisher, ReplyPublisher
 from stream.worker.fair_shares import NO_LIMITS, SECOND, Limits, Shares
 from stream.worker.families import create_families
@@ -278,3 +287,70 @@ class QueryProcessor:
     def _halt_streams(self, slots: Sequence[int], reason: Callable[[int], str]) -> npt.NDArray[np.intp]:
         end = self.streams.life.end_stream
         return np.array([slot for slot in slots if end(slot, HALTED, reason(slot))], dtype=np.intp)
+
+
+_traceparent = re.compile(TRACEPARENT.removesuffix("$").encode() + rb"\Z")
+_tracestate_member = re.compile(
+    rb"[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]\Z"
+)
+_RELEVANT_HEADERS: Final = frozenset({"ce_specversion", "traceparent", "tracestate"})
+
+
+def with_answer_headers(
+    topic: str, records: Sequence[RecordLike], answers: Sequence[Message | None]
+) -> list[Message]:
+    """Return the answers that are not None, with the headers that their queries request."""
+    return [
+        (answer[0], answer[1], answer_headers(topic, record, answer[0] or b"")) if record.headers else answer
+        for record, answer in zip(records, answers, strict=True)
+        if answer is not None
+    ]
+
+
+def answer_headers(topic: str, record: RecordLike, stream: bytes) -> Headers:
+    """Return the headers of an answer on ``topic``; none if the query requests none.
+
+    If a query has ``ce_specversion`` 1.0, its answer is a CloudEvent whose id is the query's position. A
+    well-formed ``traceparent`` is copied, together with a well-formed ``tracestate``. A repeated header
+    counts as malformed.
+    """
+    query_headers = _relevant_headers(record.headers)
+    return (*_cloud_event(topic, record, stream, query_headers), *_trace_context(query_headers))
+
+
+def _relevant_headers(headers: Headers) -> Mapping[str, bytes]:
+    found: dict[str, bytes] = {}
+    for name, value in headers:
+        if name in _RELEVANT_HEADERS:
+            found[name] = b"" if name in found else value or b""
+    return found
+
+
+def _cloud_event(
+    topic: str, record: RecordLike, stream: bytes, query_headers: Mapping[str, bytes]
+) -> Iterator[tuple[str, bytes]]:
+    if query_headers.get("ce_specversion") != CLOUD_EVENTS_VERSION:
+        return
+    yield "content-type", CONTENT_TYPE
+    yield "ce_specversion", CLOUD_EVENTS_VERSION
+    yield "ce_id", f"{record.partition}-{record.offset}".encode()
+    yield "ce_source", f"/{topic}".encode()
+    yield "ce_type", ANSWER_TYPE
+    yield "ce_subject", stream
+
+
+def _trace_context(query_headers: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    parent, state = query_headers.get("traceparent", b""), query_headers.get("tracestate", b"")
+    if len(parent) > MAX_TRACEPARENT or not _traceparent.match(parent):
+        return
+    yield "traceparent", parent
+    if _is_well_formed(state):
+        yield "tracestate", state
+
+
+def _is_well_formed(tracestate: bytes) -> bool:
+    if len(tracestate) > MAX_TRACESTATE:
+        return False
+    members = [stripped for member in tracestate.split(b",") if (stripped := member.strip(b" \t"))]
+    names = {member.partition(b"=")[0] for member in members}
+    return 0 < len(members) == len(names) <= MAX_TRACESTATE_MEMBERS and all(map(_tracestate_member.match, members))

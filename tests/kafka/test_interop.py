@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Message, Producer
 
 from benchmarks.java_programs import java_classpath
 from schemas import Answer
+from schemas.answers import ANSWER_TYPE
 from schemas.wire import Codec
 from sotto import AsyncClient
 from stream.kafka.kafka_files import KAFKA_VERSION
@@ -29,7 +30,6 @@ from stream.kafka.kafka_programs import (
 )
 from stream.processing.topic_names import partition_of
 from stream.settings import Settings
-from stream.worker.answer_headers import ANSWER_TYPE
 from tests.builders import source
 from tests.conftest import StartService
 from tests.patience import SECONDS

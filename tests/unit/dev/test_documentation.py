@@ -12,10 +12,10 @@ from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
 
 from schemas import MAX_DEFINITION_BYTES, MAX_EVENT_BYTES, Answer, Query, Request, form_of
+from schemas.answers import ANSWER_TYPE
 from schemas.queries import Form
 from stream.dev.contract_events import EVENTS, standalone_schema
 from stream.processing.topic_names import partition_of
-from stream.worker.answer_headers import ANSWER_TYPE
 
 PAGE = (Path(__file__).parents[3] / "docs" / "contract.md").read_text(encoding="utf-8")
 EXAMPLES = [line for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]

@@ -8,17 +8,12 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
 from schemas import Answer, RejectedHeaders
+from schemas.answers import ANSWER_TYPE, MAX_TRACEPARENT, MAX_TRACESTATE, MAX_TRACESTATE_MEMBERS
 from schemas.wire import Codec
 from sotto import Driver
 from stream.dev.contract_files import ANSWER_HEADERS, DEAD_LETTER_HEADERS
 from stream.processing.protocol import Headers, Record
-from stream.worker.answer_headers import (
-    ANSWER_TYPE,
-    MAX_TRACEPARENT,
-    MAX_TRACESTATE,
-    MAX_TRACESTATE_MEMBERS,
-    answer_headers,
-)
+from stream.worker.worker_processor import answer_headers
 from tests.builders import installation
 from tests.unit.installation import query, spec
 
