@@ -224,11 +224,11 @@ def _sources_table(page: SourcePage, detail: Detail) -> Table:
 
 def _streams_table(page: StreamPage, detail: Detail) -> Table:
     wide = detail is Detail.ALL
-    table = _table(f"Streams, most free answers first ({len(page.items)} of {page.total:,})")
+    table = _table(f"Streams, most other answers first ({len(page.items)} of {page.total:,})")
     _add_name(table, "stream", detail)
     for name in ("state", "mechanism", "charged") if wide else ("state", "charged"):
         table.add_column(name, no_wrap=True)
-    for name in ("charged/s", "free/s", "answered", "α", "dry in") if wide else ("/s", "free/s"):
+    for name in ("charged/s", "other/s", "answered", "α", "dry in") if wide else ("/s", "other/s"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in page.items:
         table.add_row(*_stream_cells(row, wide=wide))

@@ -276,6 +276,21 @@ async def test_page_follows_the_ledger_without_a_reload(open_page: OpenPage) -> 
         await expect(page.locator("tr", has_text="ward").locator(".badge")).to_contain_text("exhausted")
 
 
+async def test_overview_calls_no_first_answer_free(open_page: OpenPage) -> None:
+    """A first answer below the threshold is not charged, but it spends ε."""
+    scene = Scene()
+    scene.driver.register(values("feed", 4.0))
+    scene.driver.open(above("ward", "feed", 1.0, 3))
+    scene.flow()
+    scene.ask("ward", LOW)
+    async with scene.served() as address:
+        page = await open_page(address, "overview")
+        charged, other = (page.locator(".tile", has_text=f"{one} per second") for one in ("Charged", "Other answers"))
+        await expect(charged).to_contain_text("0 in all; a stream's first answer may spend ε as well")
+        await expect(other).to_contain_text("1 in all")
+        assert "free" not in (await page.locator("main").inner_text()).lower()
+
+
 async def test_empty_installation_names_the_first_commands(open_page: OpenPage) -> None:
     async with Scene().served() as address:
         page = await open_page(address, "sources")

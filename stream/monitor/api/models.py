@@ -100,7 +100,7 @@ class Session(ApiModel):
 
 
 class Rate(ApiModel):
-    """Charged (``above``) and free answers (``below``) per second, over the last ``window_seconds``."""
+    """Charged (``above``) and other answers (``below``) per second, over the last ``window_seconds``."""
 
     window_seconds: int
     above: float

@@ -35,13 +35,13 @@ export function overviewView() {
     streams: tile("Open streams", route("streams", [], { state: "open" })),
     dry: tile("Nearly dry", route("streams", [], { state: "open", sort: "tops_left" })),
     above: tile("Charged per second", route("streams", [], { sort: "above_rate", descending: true })),
-    below: tile("Free per second", route("streams", [], { sort: "below_rate", descending: true })),
+    below: tile("Other answers per second", route("streams", [], { sort: "below_rate", descending: true })),
     lag: tile("Waiting queries", route("workers")),
     rejected: tile("Rejected questions", route("rejected")),
     stalled: tile("Live topics not asked", route("alerts")),
   };
   const above = new Chart({ title: "Charged answers per second", format: (value) => rate(value), height: 190 });
-  const below = new Chart({ title: "Free answers per second", format: (value) => rate(value), height: 190 });
+  const below = new Chart({ title: "Other answers per second", format: (value) => rate(value), height: 190 });
   const noBudget = make("p", { class: "reason", role: "status", hidden: true }, "No budget service runs: until one does, no source is registered, and no stream is opened, extended or closed. Start one with 'sotto serve budget'.");
   const since = make("p", { class: "quiet", hidden: true });
   const sources = sourceList();
@@ -70,8 +70,8 @@ export function overviewView() {
     const unclear = overview.hidden_lag ? "; unclear after a halted question" : "";
     tiles.streams.update(count(overview.streams.open), inEachState(overview.streams));
     tiles.dry.update(count(overview.nearly_dry), "at most a tenth of their answers left", overview.nearly_dry > 0);
-    tiles.above.update(rate(tops), `${count(overview.tops)} in all`);
-    tiles.below.update(rate(bottoms), `${count(overview.answered - overview.tops)} in all; a stream's first may spend ε`);
+    tiles.above.update(rate(tops), `${count(overview.tops)} in all; a stream's first answer may spend ε as well`);
+    tiles.below.update(rate(bottoms), `${count(overview.answered - overview.tops)} in all`);
     tiles.lag.update(overview.lag === null ? "–" : lag(overview), plural(overview.workers, "worker") + unclear, overview.workers === 0);
     tiles.rejected.update(count(overview.rejected), overview.rejected ? "see why" : "not counting price and busy", overview.rejected > 0);
     tiles.stalled.element.hidden = !overview.stalled.length;
@@ -86,7 +86,7 @@ export function overviewView() {
       until: overview.time,
     });
     above.update(shown("charged", "charged per second", (point) => point.tops));
-    below.update(shown("free", "free per second", (point) => point.answered - point.tops));
+    below.update(shown("free", "other answers per second", (point) => point.answered - point.tops));
   }
 
   return {

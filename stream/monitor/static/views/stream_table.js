@@ -12,7 +12,7 @@ const COLUMNS = [
   ["mechanism", "Mechanism", "mechanism"],
   ["tops", "Charged", "tops_left", "charged"],
   ["above", "Charged/s", "above_rate", "charged/s"],
-  ["below", "Free/s", "below_rate", "free/s"],
+  ["below", "Other/s", "below_rate", "other/s"],
   ["answered", "Answered", "answered", "answered"],
   ["alpha", "Accuracy α", "alpha", "α"],
   ["dry", "Runs dry in", "dry_in", "dry in"],
