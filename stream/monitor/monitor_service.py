@@ -286,9 +286,11 @@ class GroupWatch:
             self._topics.partials: self._topics.partitions,
             self._topics.queries: int(position > 0 and asker != "client" and has_live_topics),
         }
-        if offsets > markers.get(topic_partition.topic, 0):
-            return offsets, 0
-        return 0, offsets if topic_partition.topic == self._topics.queries and asker is None else 0
+        at_most = markers.get(topic_partition.topic, 0)
+        if topic_partition.topic != self._topics.queries:
+            return (offsets, 0) if offsets > at_most else (0, 0)
+        marker = min(offsets, at_most)
+        return offsets - marker, marker if asker is None else 0
 
     def _events_per_second(self, role: ServiceName, partition: int, position: int) -> float:
         now = time.time()

@@ -285,7 +285,9 @@ async def test_overview_calls_no_first_answer_free(open_page: OpenPage) -> None:
     scene.ask("ward", LOW)
     async with scene.served() as address:
         page = await open_page(address, "overview")
-        charged, other = (page.locator(".tile", has_text=f"{one} per second") for one in ("Charged", "Other answers"))
+        charged, other = (
+            page.locator(".tile", has_text=f"{one} per second") for one in ("Charged", "Other answers")
+        )
         await expect(charged).to_contain_text("0 in all; a stream's first answer may spend ε as well")
         await expect(other).to_contain_text("1 in all")
         assert "free" not in (await page.locator("main").inner_text()).lower()

@@ -179,13 +179,13 @@ def test_dry_in_is_unknown_while_a_window_is_overdue() -> None:
 
 
 def test_lag_leaves_out_transaction_markers_of_feeds() -> None:
-    """A feed's marker at the end of the queries is no waiting question; two offsets are. One may be if it is unknown who asked."""
+    """The marker after a feed's question is no waiting question. It may be one if it is unknown who asked."""
     for found, marker in ((open_installation(MECHANISMS[0]), 0), (Installation(), 1)):
         found.flow()
         topics = found.driver.topics
         groups = GroupWatch(found.settings, topics, found.tables, lambda _: None)
         lags = [groups._split_lag(TopicPartition(topics.queries, 0), 7, offsets) for offsets in (0, 1, 2)]
-        assert lags == [(0, 0), (marker, 1 - marker), (2, 0)]
+        assert lags == [(0, 0), (marker, 1 - marker), (1 + marker, 1 - marker)]
         assert groups._split_lag(TopicPartition(topics.queries, 0), 0, 1) == (1, 0)
         assert groups._split_lag(TopicPartition(topics.partials, 0), 7, topics.partitions) == (0, 0)
         assert groups._split_lag(TopicPartition(topics.requests, 0), 7, 1) == (1, 0)
@@ -198,6 +198,7 @@ def test_lag_is_clear_after_an_answered_question_of_a_feed() -> None:
     groups = GroupWatch(found.settings, found.driver.topics, found.tables, lambda _: None)
     queries = TopicPartition(found.driver.topics.queries, 0)
     assert [groups._split_lag(queries, position, 1) for position in (7, 8)] == [(0, 0), (0, 1)]
+    assert groups._split_lag(queries, 7, 2) == (1, 0)
     row = partial_view(PartitionRow, role="worker", lag=0, hidden_lag=1)
     found.monitor.set_workers(WorkersView(time=0.0, members=[], partitions=[row]))
     overview = found.monitor.overview()
