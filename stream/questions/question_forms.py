@@ -77,11 +77,11 @@ def set_default_max_price(query: Query) -> Query:
 
 
 def limit_by_plan(queries: Sequence[Query], grant: GrantRecord, source: Source) -> tuple[Query, ...] | Results:
-    """Apply ``max_price`` to questions to an open stream whose plan fixes the charge of every answer.
+    """Apply ``max_price`` to questions to a stream whose plan fixes the charge of every answer.
 
     Workers apply it themselves for ``laplace`` over tables and for estimates of ``pmw``, and refuse it for other
     streams. Returns the queries to send or, if one may cost more than its limit, a rejection of each query with its
-    price.
+    price; if the stream has ended, why: sent without the limit, a question could meet a just extended stream.
 
     Raises:
         Invalid: a question has an ``alpha`` and a limit above the whole grant, such as 10 for ``"10%"``.
@@ -94,8 +94,11 @@ def limit_by_plan(queries: Sequence[Query], grant: GrantRecord, source: Source) 
         raise Invalid(
             f"max_price: {above[0]:g} is above the stream's ε of {whole:g}, so it limits nothing; give at most {whole:g}, or a part such as '10%'"
         )
-    if is_laplace or isinstance(grant.calibration, EstimateCalibration) or grant.state != "open":
+    if is_laplace or isinstance(grant.calibration, EstimateCalibration):
         return tuple(queries)
+    if grant.state != "open":
+        ended: dict[str, Any] = {"outcome": "halted", "reason": grant.reason, "spent": grant.spent}
+        return Results(Result(id=one.id, stream=one.stream, **ended).with_question(one, source) for one in queries)
     prices = [_price_by_plan(grant, source, place) for place in range(len(queries))]
     if all(limit is None or price <= _limit_of(limit, grant) for limit, price in zip(limits, prices, strict=True)):
         return tuple(one.model_copy(update={"max_price": None}) for one in queries)

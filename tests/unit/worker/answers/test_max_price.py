@@ -9,7 +9,7 @@ import pytest
 
 from schemas import Answer, Query
 from sotto import Driver
-from stream.errors import Invalid, Rejected, describe_reason
+from stream.errors import Exhausted, Invalid, Rejected, describe_reason
 from stream.privacy.mechanisms.estimator import Estimator
 from stream.questions.question_forms import DEFAULT_MAX_PRICE, set_default_max_price
 from stream.sql.result_tables import format_price
@@ -208,6 +208,17 @@ def test_dry_run_has_the_price_that_a_plan_fixes(
     assert again.is_priced == (later > 0.0)
     assert (again.price or 0.0) == pytest.approx(later)
     assert made.grant("people", "s").spent == spent
+
+
+@pytest.mark.parametrize("limit", [{"max_price": 0.5}, {"dry_run": True}])
+def test_limited_question_names_the_end_of_its_stream(limit: dict[str, Any]) -> None:
+    made = installation({"kind": "noisy_max", "answers": 1})
+    candidates: dict[str, Any] = {
+        "candidates": [{"name": "f", "where": "sex = 'F'"}, {"name": "m", "where": "sex = 'M'"}]
+    }
+    ask(made, **candidates)
+    with pytest.raises(Exhausted, match="exhausted: the only answer of the grant is given"):
+        made.ask("s", **candidates, **limit)
 
 
 def test_dry_run_of_an_unknown_stream_is_the_usual_refusal() -> None:
