@@ -139,6 +139,22 @@ async def test_sums_are_offered_of_the_streams_own_attributes(open_page: OpenPag
         await expect(offered).not_to_contain_text("the sum of an attribute")
 
 
+async def test_bound_of_a_persons_sum_is_never_filled_in(open_page: OpenPage) -> None:
+    """Which sums a bound cuts is the analyst's decision, so none is sent that the analyst did not type."""
+    scene = Scene()
+    scene.driver.register({**PEOPLE, "person": "who", "contribution": 2}, {**ROWS, "who": [*range(20)] * 2})
+    scene.driver.open({"stream": "sums", "source": "people", "epsilon": 8.0, "mechanism": {"kind": "laplace"}})
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=sums", OPERATOR)
+        await page.get_by_label("Ask", exact=True).select_option("person_sum")
+        await ask(page)
+        await expect(page.locator(".outcome:visible")).to_have_text("Give a public bound of one person's sum.")
+        await page.get_by_label("Bound").fill("50")
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer")).to_contain_text("at most 50")
+
+
 async def test_quantile_of_each_group_is_asked_and_shown_with_its_interval(open_page: OpenPage) -> None:
     scene = people(counts={"kind": "laplace", "answers": 3})
     async with scene.served() as address:

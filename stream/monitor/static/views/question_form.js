@@ -50,7 +50,7 @@ export function questionForm(spec, source, onChange, wanted = "") {
   const where = whereBuilder(own, onChange);
   const most = numberInput({ value: "5", ...WHOLE });
   const least = numberInput({ value: "2", ...WHOLE });
-  const bound = numberInput({ value: "10", ...WHOLE });
+  const bound = numberInput(WHOLE);
   const grouped = ticks("In each group of", mine.map((name) => [name, name]), []);
   const hits = whereBuilder(own, onChange, { required: true, legend: "Share of the rows where" });
   const parts = {
@@ -146,6 +146,8 @@ export function questionForm(spec, source, onChange, wanted = "") {
       case "people_groups":
       case "groups":
         return groups.values().length ? where.problem() : "Tick at least one attribute to group by.";
+      case "person_sum":
+        return bound.value.trim() ? where.problem() : "Give a public bound of one person's sum.";
       case "choice":
         return choices.value ? "" : `No attribute of this stream has 2 to ${MOST_CANDIDATES} values to choose from; send candidates of your own to Kafka.`;
       case "cell":
