@@ -230,6 +230,35 @@ async def test_question_and_answers_outlast_the_view(open_page: OpenPage) -> Non
     assert first == again
 
 
+async def test_question_that_waits_during_a_reload_is_not_asked_twice(open_page: OpenPage) -> None:
+    """After the reload the view says that an answer is missing, and the same question waits for it."""
+    scene = people(counts={"kind": "laplace", "answers": 40})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        page.on("dialog", lambda dialog: dialog.accept())
+        sent, asked = asyncio.Event(), []
+
+        async def delay(route: Route) -> None:
+            asked.append(route.request.post_data_json)
+            sent.set()
+            if len(asked) > 1:
+                await route.continue_()
+
+        await page.route("**/api/questions", delay)
+        await ask(page)
+        await sent.wait()
+        await page.reload()
+        waiting = page.get_by_text("Questions without an answer yet: 1. Ask the same again to wait for its answer")
+        await expect(waiting).to_be_visible()
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer")).to_have_count(1)
+        await expect(waiting).to_be_hidden()
+        await page.reload()
+        await expect(page.get_by_label("Stream")).to_have_value("counts")
+        await expect(waiting).to_be_hidden()
+    assert asked[0] == asked[1]
+
+
 async def test_answer_that_comes_in_another_view_is_shown_and_saved(open_page: OpenPage) -> None:
     scene = people(counts={"kind": "laplace", "answers": 40})
     async with scene.served() as address:

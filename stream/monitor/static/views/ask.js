@@ -4,12 +4,12 @@ import { explain, send } from "../api.js";
 import { refusal, tokenOf, tokenWanted } from "../confirm.js";
 import { download, link, make, setText } from "../dom.js";
 import { enableAgain, jsonBlock, labelled, latest, select } from "../forms.js";
-import { amount, bound, count, mechanism as mechanismName, plural, time, words } from "../format.js";
-import { ALWAYS_CHARGED, FORMS, SPECS } from "../mechanisms.js";
+import { amount, bound, count, mechanism as mechanismName, time } from "../format.js";
+import { FORMS, SPECS } from "../mechanisms.js";
 import { afterPause, card, emptyState } from "../parts.js";
-import { describeQuestion } from "../questions.js";
+import { describePrice, describeQuestion, describeStatementPrice } from "../questions.js";
 import { route } from "../routes.js";
-import { may } from "../session.js";
+import { current, may } from "../session.js";
 import { questionAnswered, questionPriced, statementAnswered } from "./answered.js";
 import { isAbout, questionForm } from "./question_form.js";
 import { example } from "./stream.js";
@@ -20,6 +20,7 @@ const MOST_SKIPPED = 9; // streams that the kind of question offers but whose de
 const KEPT = 50;
 const REFRESH_MS = 5000; // least time between two looks at the stream, which other clients may ask too
 const CONFIRMED_SHARE = "10%"; // of the grant; a question with its own error that costs more needs a confirmation
+const pendingKey = (name) => `sotto.pending ${name}`; // the place in this tab's storage, which outlasts a reload
 const LATE = "No answer yet; is a worker running? Press the button again to wait for the same answer: it is charged once.";
 
 // The questions and answers of a user, which outlast the view.
@@ -33,7 +34,7 @@ function visitOf({ token, name }) {
     const answers = [];
     const saveButton = make("button", { type: "button", class: "start", hidden: true, onclick: () => save(answers) }, "Save answers");
     const nothing = emptyState("No answer yet", "Compose a question or write a SELECT. Answers are charged to the stream's grant.");
-    visit = { user, answers, pending: new Map(), nothing, saveButton, shown: make("div", { class: "stack answers", "aria-live": "polite" }) };
+    visit = { user, answers, pending: new Map(JSON.parse(sessionStorage.getItem(pendingKey(name)) ?? "[]")), nothing, saveButton, shown: make("div", { class: "stack answers", "aria-live": "polite" }) };
   }
   return visit;
 }
@@ -65,6 +66,7 @@ export function askView({ query, session }) {
   const token = make("input", { type: "password", autocomplete: "off", spellcheck: "false" });
   const allowed = may(session, "analyst");
   const outcome = make("p", { class: "outcome", role: "alert", hidden: true });
+  const unanswered = make("p", { class: "outcome", role: "status", "data-level": "waiting", hidden: !pending.size }, `Questions without an answer yet: ${count(pending.size)}. Ask the same again to wait for its answer, which is charged once. A stream's page also lists its answers.`);
   const askButton = make("button", { type: "submit", class: "solid", disabled: true }, "Ask");
   const priceButton = make("button", { type: "button", hidden: true, onclick: () => askQuestion(0) }, "Price");
   const sql = make("textarea", { rows: "4", spellcheck: "false", maxlength: "10000" });
@@ -167,6 +169,7 @@ export function askView({ query, session }) {
     repeated = null;
     const id = pending.get(wanted) ?? crypto.randomUUID();
     pending.set(wanted, id);
+    keepPending();
     button.disabled = true;
     tell("Waiting for the answer…", "waiting");
     try {
@@ -182,7 +185,15 @@ export function askView({ query, session }) {
       }
       tell(error.problem?.status === 504 ? LATE : refusal(error, "analyst"), "refused");
     } finally {
+      keepPending();
+      unanswered.hidden ||= !pending.size;
       enableAgain(button);
+    }
+  }
+
+  function keepPending() {
+    if (current()?.token === session.token) { // signing out empties the storage
+      sessionStorage.setItem(pendingKey(session.name), JSON.stringify([...pending]));
     }
   }
 
@@ -353,7 +364,7 @@ export function askView({ query, session }) {
           card("SQL", write, sqlPrice),
           request,
         ),
-        make("div", { class: "stack" }, outcome, nothing, saveButton, shown),
+        make("div", { class: "stack" }, outcome, unanswered, nothing, saveButton, shown),
       ),
     ),
     title: "Ask",
@@ -369,32 +380,3 @@ export function askView({ query, session }) {
 }
 
 const optionText = ({ stream, mechanism, source, state }) => `${stream} · ${mechanismName(mechanism)} on ${source}${state === "open" ? "" : `, ${state}`}`;
-const isFree = ({ epsilon, delta, rho }) => !epsilon && !delta && !rho;
-
-/** What a SELECT costs, in words. */
-function describeStatementPrice({ stream, mechanism, questions, free, charged, why }) {
-  const sent = `The statement sends ${plural(questions, "question")} to ${stream}${why ? ` (${why})` : ""}.`;
-  if (isFree(charged)) {
-    return `${sent} ${ALWAYS_CHARGED.includes(mechanism) ? `It uses up ${plural(questions, "charged answer")}, at no further cost: the stream has spent its whole grant already.` : "It costs nothing."}`;
-  }
-  if (ALWAYS_CHARGED.includes(mechanism) || amount(free) === amount(charged)) {
-    return `${sent} It costs ${amount(charged)}.`;
-  }
-  return `${sent} It costs at most ${amount(charged)}, and ${isFree(free) ? "nothing" : amount(free)} without ${words(mechanism).charged}.`;
-}
-
-/** What the next answer costs, in words. */
-function describePrice(free, charged, mechanism, hasOwnPrice) {
-  const own = hasOwnPrice ? " With “Error at most” it costs what “Price” shows." : "";
-  if (isFree(charged) && ALWAYS_CHARGED.includes(mechanism)) {
-    return `The next answer uses up one charged answer, at no further cost: the stream has spent its whole grant already.${own}`;
-  }
-  if (isFree(charged)) {
-    return `The next answer costs nothing: its cost is paid already.${own}`;
-  }
-  if (ALWAYS_CHARGED.includes(mechanism) || amount(free) === amount(charged)) {
-    return `The next answer costs ${amount(charged)}.${own}`;
-  }
-  const names = words(mechanism);
-  return `The next answer costs ${amount(charged)} if it is one of the ${names.charged}, and ${isFree(free) ? "nothing" : amount(free)} otherwise.${own}`;
-}
