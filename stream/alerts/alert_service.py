@@ -387,10 +387,10 @@ async def report_readiness(followers: list[AnswerFollower], probes: Probes) -> N
     answered_at, seconds = time.monotonic(), settings.session_timeout_ms / 1000
     try:
         while True:
-            with suppress(KafkaError, OSError, TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await observer.members(group)
-                answered_at = time.monotonic()
+            if time.monotonic() - answered_at > seconds / 3:
+                with suppress(KafkaError, OSError, TimeoutError):
+                    await asyncio.wait_for(observer.members(group), seconds)
+                    answered_at = time.monotonic()
             waiting = ", ".join(one.target for one in followers if not one.is_joined)
             reason = f"targets whose consumer group is not joined: {waiting}" if waiting else ""
             is_silent = time.monotonic() - answered_at > seconds
