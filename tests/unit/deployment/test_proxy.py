@@ -28,6 +28,12 @@ def test_proxy_has_the_limits_of_the_monitor() -> None:
     assert "auth_request /oauth2/auth;" in place
 
 
+def test_proxy_names_a_time_to_retry_for_its_own_limit() -> None:
+    """An empty variable makes no header, so the monitor's own ``Retry-After`` stays alone."""
+    assert re.search(r"map \$limit_req_status \$retry_after \{[^}]*\bREJECTED 1;\s*\}", NGINX)
+    assert "    add_header Retry-After $retry_after always;\n" in NGINX
+
+
 def test_proxy_asks_oauth2_proxy_at_its_address() -> None:
     """Both files name one address, and the sign-in returns to the server's name."""
     settings = tomllib.loads((PROXY / "oauth2-proxy.cfg").read_text())
