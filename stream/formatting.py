@@ -299,6 +299,14 @@ EVENT_IS_PERSON: Final = (
 )
 
 
+def describe_public_number(source: TableSource) -> str | None:
+    """Describe the number of rows or people that all neighbors share; None if it is private."""
+    if source.neighbors != "replace" or source.contribution > 1:
+        return None
+    counted = "rows in the file" if source.person is None else f"people plus rows without a '{source.person}'"
+    return f"under 'replace' the number of {counted} is public"
+
+
 def describe_rows(source: TableSource) -> tuple[str, ...]:
     """Describe the rows of a view, the person of each row if no column names persons, and the rows left out."""
     lines = [] if source.view is None else [f"its rows are those of {' '.join(source.view.select.split())}"]
@@ -314,9 +322,9 @@ def describe_rows(source: TableSource) -> tuple[str, ...]:
     with_other = [repr(name) for name, domain in domains if getattr(domain, "other", None) is not None]
     names = " and ".join(with_other)
     other = f"; a missing or undeclared category of {names} counts as the declared 'other'" if names else ""
-    is_public = source.neighbors == "replace" and source.person is None
-    public = ("under 'replace' the number of rows in the file is public",) if is_public else ()
-    return (*lines, *public, f"a row is left out if {', or '.join(reasons)}{other}")
+    public = describe_public_number(source)
+    lines += [] if public is None else [public]
+    return (*lines, f"a row is left out if {', or '.join(reasons)}{other}")
 
 
 NOT_INFORMATIVE: Final = "not informative"

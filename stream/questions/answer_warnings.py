@@ -43,7 +43,7 @@ from schemas import (
 from stream.formatting import CHARGED_AS_USUAL_TEXT, LARGEST_SHARE, NOT_INFORMATIVE, ROWS_LEFT_OUT, format_count
 from stream.privacy.composition.costs import last_promised_answer
 from stream.questions.clamped_values import parse_condition
-from stream.tables.sensitivity import codes_within
+from stream.tables.sensitivity import codes_within, rows_are_public
 
 
 def predicates_of(query: Query) -> tuple[str, ...]:
@@ -89,8 +89,7 @@ def warn_about_rows(source: Source, query: Query) -> tuple[str, ...]:
     if texts:
         hidden = "rows without a text, and texts below the stream's threshold, are not shown"
         return f"'{texts[0]}': {hidden}", ROWS_LEFT_OUT
-    has_public_rows = source.neighbors == "replace" and (source.person is None or source.contribution == 1)
-    if not (query.fraction and has_public_rows):
+    if not (query.fraction and rows_are_public(source)):
         return (ROWS_LEFT_OUT,)
     counted = "rows" if source.person is None else "people and all rows without a person"
     return (f"{ROWS_LEFT_OUT}, but a share is of all {counted}",)

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from schemas import Categories, Dates, TableSource
-from stream.formatting import did_you_mean, format_count
+from stream.formatting import describe_public_number, did_you_mean, format_count
 from stream.settings import DEFAULT_TABLE_BYTES
 from stream.tables.checks.cell_checks import CellCheck, Misfit
 from stream.tables.checks.row_counts import (
@@ -159,10 +159,10 @@ def advise_on_rows(
         yield "the table has no rows; check that it is the right one"
     if surplus_lines:
         yield "some lines have too many cells: put cells that contain commas in quotes, or cells are read into wrong columns"
-    if left_out and source.neighbors == "replace":
+    if left_out and (public := describe_public_number(source)):
         yield (
-            "with neighbors 'replace' the number of rows in the file, including those left out, is public; mechanisms that use "
-            "it promise their accuracy only if no row is left out: declare 'other', clamp, and fill in missing numbers"
+            f"{public}, and includes those left out; mechanisms that use it promise their accuracy only if no row is "
+            "left out: declare 'other', clamp, and fill in missing numbers"
         )
     if people is not None and people.alike:
         some = "; ".join(" and ".join(map(quote_name, names)) for names in people.spellings)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Dates, Domain, Integers
+from stream.formatting import describe_rows
 from stream.tables.checks import NOTICE, CheckReport, FoundValue, Misfit, cell_checks, check_table, row_counts
 from stream.tables.columns_table import PrivateTable
 from stream.tables.demo_tables import adult_source
@@ -297,12 +298,26 @@ def test_check_states_cost_of_several_rows_per_person(tmp_path: Path, more: dict
     assert any(said in line for line in report.suggestions), report.suggestions
 
 
-def test_check_warns_of_omitted_rows_if_neighbors_replace(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "public"),
+    [
+        ({"neighbors": "replace"}, "rows in the file"),
+        ({"neighbors": "replace", "person": "who"}, "people plus rows without a 'who'"),
+        ({"neighbors": "replace", "person": "who", "contribution": 3}, None),
+        ({"neighbors": "add-remove"}, None),
+    ],
+)
+def test_check_names_public_number_if_rows_are_left_out(
+    tmp_path: Path, more: dict[str, Any], public: str | None
+) -> None:
+    """Only a number that all neighbors share is called public, on registration too."""
     path = tmp_path / "table.csv"
     path.write_text("age,who\nx,a\n")
-    wanted = source({"age": AGE}, neighbors="replace")
-    assert any("neighbors 'replace'" in line for line in check_table(wanted, path).suggestions)
-    assert not any("neighbors 'replace'" in line for line in check_table(source({"age": AGE}), path).suggestions)
+    wanted = source({"age": AGE}, **more)
+    said = [line for line in check_table(wanted, path).suggestions if " is public, " in line]
+    expected = [] if public is None else [f"under 'replace' the number of {public} is public"]
+    assert [line.partition(", and includes those left out; ")[0] for line in said] == expected
+    assert [line for line in describe_rows(wanted) if " is public" in line] == expected
 
 
 def test_check_accepts_shipped_table() -> None:
