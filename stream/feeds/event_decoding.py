@@ -257,7 +257,7 @@ class PlainReader:
         for name, domain in source.attributes.items():
             if isinstance(domain, Categories):
                 self._names[name] = SlotNames()
-                self._names[name].extend([value.encode(errors="replace") for value in domain.values])
+                self._names[name].texts.extend([value.encode(errors="replace") for value in domain.values])
 
     def read(self, texts: Spans) -> Events | None:
         """Read the plain events; None if there is no kernel, or if one path is a prefix of another."""

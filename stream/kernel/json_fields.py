@@ -50,10 +50,6 @@ class SlotNames:
         self._added_count = 0
         self._used_entries = 0
 
-    def extend(self, names: Sequence[bytes]) -> None:
-        """Give names to the next slots."""
-        self.texts.extend(names)
-
     def replace(self, slot: int, name: bytes) -> None:
         """Give a slot another name; ``scan`` may still find the slot by its earlier name."""
         self.texts.replace(slot, name)

@@ -276,7 +276,7 @@ class HostedStreams:
         for slot in slots:
             if slot < known:
                 self.encoded_names.replace(slot, self.names[slot].encode())
-        self.encoded_names.extend([name.encode() for name in self.names[known:]])
+        self.encoded_names.texts.extend([name.encode() for name in self.names[known:]])
         names = self.encoded_names.texts.spans
         columns.name_at[slots], columns.name_size[slots] = names.at[slots], names.size[slots]
 
@@ -301,7 +301,7 @@ class HostedStreams:
         self._free_slots += self.retired_slots
         self.retired_slots = []
         self.encoded_names = SlotNames()
-        self.encoded_names.extend([name.encode() for name in self.names])
+        self.encoded_names.texts.extend([name.encode() for name in self.names])
         names, hosted = self.encoded_names.texts.spans, slice(len(self))
         columns = self.columns
         columns.name_at[hosted], columns.name_size[hosted] = names.at[hosted], names.size[hosted]

@@ -82,7 +82,7 @@ from stream.monitor.api.source_views import (
 )
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.monitor_alerts import alerts_view
-from stream.tables.readers.source_parts import require_valid_view
+from stream.tables.readers.source_parts import base_columns
 from stream.tables.table_errors import TableDataError
 
 
@@ -287,7 +287,7 @@ def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
         found = build_declaration(call.body)
         require_foreign_topic(call.body, monitor.tables.topics)
         if isinstance(call.body, TableSource):
-            require_valid_view(call.body)
+            base_columns(call.body)  # raises TableDataError for an invalid view
     except (Refused, TableDataError) as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
     shared = warn_about_shared_data(call.body, views.sources_on_same_data(monitor.tables, call.body))

@@ -304,7 +304,7 @@ class Measurements:
                 measurement.tops, measurement.question.key, measurement.noise_parts, len(true), measurement.law
             )
             return tuple(number + drawn for number, drawn in zip(true, noise.tolist(), strict=True))
-        law = self._number_law(measurement.question)
+        law = number_law(self.calibration, measurement.question.width)
         return (true[0] + self.draws.number_noise(measurement.tops, measurement.question.key, law),)
 
     def noisy_marginals(self, fitted_axes: Axes) -> list[NoisyMarginal]:
@@ -332,12 +332,11 @@ class Measurements:
             difference = (
                 self.noisy_numbers(index)[0] - question.compute_numbers(TensorCells(self.noisy_counts(index)))[0]
             )
-            spread = variance * ordered_sum(weights * weights) + variance_of(self._number_law(question))
+            spread = variance * ordered_sum(weights * weights) + variance_of(
+                number_law(self.calibration, question.width)
+            )
             counts = counts + weights * (variance * difference / spread)
         return NoisyMarginal(one.axes, counts, variance)
-
-    def _number_law(self, question: ResolvedQuestion) -> Symmetric:
-        return number_law(self.calibration, question.width)
 
 
 def connect_axes(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, max_cells: int) -> Axes:

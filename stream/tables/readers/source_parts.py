@@ -139,17 +139,15 @@ def open_source_parts(
 
 
 def base_columns(source: TableSource) -> set[str]:
-    """Return the columns that a source's view reads, as TABLE.COLUMN; no columns for a source with a path."""
+    """Return the columns that a source's view reads, as TABLE.COLUMN; no columns for a source with a path.
+
+    TableDataError, which names the place in the SQL, if the view is not accepted.
+    """
     if source.view is None:
         return set()
     from stream.tables.readers.view_parser import parse_view  # noqa: PLC0415
 
     return {f"{use.name}.{column}" for use in parse_view(source).uses for column in use.columns}
-
-
-def require_valid_view(source: TableSource) -> None:
-    """Raise TableDataError, which names the place in the SQL, if a source has a view that is not accepted."""
-    base_columns(source)
 
 
 def stamp_of_source(source: TableSource) -> Stamp:

@@ -28,7 +28,7 @@ from stream.tables.counted_table import CountedTable
 from stream.tables.engine_limits import EngineLimits, row_bytes
 from stream.tables.readers import table_files
 from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows
-from stream.tables.readers.source_parts import Stamp, join_stamps, require_valid_view, stamp_of_files
+from stream.tables.readers.source_parts import Stamp, base_columns, join_stamps, stamp_of_files
 from stream.tables.rows import Collected, Collector, Frame, RowCollector, Rows, StoredRows, collect_rows
 from stream.tables.schema_proposals import ColumnType
 from stream.tables.table_errors import OUTSIDE_ROOTS, ColumnError, TableDataError, UnreadableError
@@ -114,7 +114,7 @@ class GuardedReader:
 
     def read(self, source: TableSource) -> Rows | StoredRows:
         """Read the source's rows into memory or its engine's database; TableDataError as in ``__call__``."""
-        require_valid_view(source)
+        base_columns(source)  # raises TableDataError for an invalid view
         try:
             collector = make_collector(source, self._limits.engine)
         except Missing as error:

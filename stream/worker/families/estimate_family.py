@@ -243,9 +243,7 @@ class _KeyedMeasurements:
 
     def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         """Draw the noise of the number that a ⊤ publishes."""
-        subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
-        words, low = cell_words(subkey, [_encode_numbers(tops) + key], law.words)
-        return int(law.draw(words, low)[0])
+        return self._draw_one(DrawRole.ANSWER, _encode_numbers(tops) + key, law)
 
     def numbers_noise(self, tops: int, key: bytes, noise_parts: int, count: int, law: Symmetric) -> IntegerArray:
         """Draw the noise of the numbers of a question that is measured alone, for ``noise_parts`` parts of a charge."""
@@ -271,8 +269,10 @@ class _KeyedMeasurements:
 
     def typical_error_noise(self, order: int, law: Symmetric) -> int:
         """Draw the noise of the typical error of estimates about ``order`` attributes."""
-        subkey = self._streams.noise.subkey(self._slot, DrawRole.TYPICAL)
-        words, low = cell_words(subkey, [_START_PREFIX + _encode_numbers(order)], law.words)
+        return self._draw_one(DrawRole.TYPICAL, _START_PREFIX + _encode_numbers(order), law)
+
+    def _draw_one(self, role: DrawRole, place: bytes, law: Symmetric) -> int:
+        words, low = cell_words(self._streams.noise.subkey(self._slot, role), [place], law.words)
         return int(law.draw(words, low)[0])
 
     def _draw_block(self, role: DrawRole, place: bytes, count: int, law: Sampler) -> IntegerArray:

@@ -88,7 +88,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
         contents: list[_AdmittedHypothesisQuestion] = [one.content for one in asked]
         current = self._state(slot)
         before = len(current.updates)
-        calibration = self._calibration(slot)
+        calibration = self._context.calibration(slot, HypothesisCalibration)
         questions = [content.question for content in contents]
         hypothesis = self._hypothesis(slot, current)
         answers = answer_questions(
@@ -141,7 +141,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
         return hypothesis
 
     def _build_state(self, slot: int, updates: Sequence[Any]) -> _HypothesisState:
-        calibration = self._calibration(slot)
+        calibration = self._context.calibration(slot, HypothesisCalibration)
         # If the plan has no ε for the number of rows, this number is public.
         rows = self._context.noisy_rows(slot, calibration) if calibration.epsilon_rows else calibration.rows
         return _HypothesisState(self._space(slot, calibration), rows, list(updates))
@@ -153,9 +153,6 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
             return CellSpace(source, table, self._context.mechanism(slot, SparsePmw), rate, calibration.places)
         mechanism = self._context.mechanism(slot, Pmw)
         return TensorSpace(source, table, self._context.tables, mechanism, rate, self._weight_cache)
-
-    def _calibration(self, slot: int) -> HypothesisCalibration:
-        return self._context.calibration(slot, HypothesisCalibration)
 
 
 class _KeyedNoise:

@@ -22,12 +22,12 @@ def slots_of(names: SlotNames, *asked: str) -> list[int | None]:
 def test_replaced_names_are_found_in_their_slots() -> None:
     """This holds whether the table had the earlier name or not, and also after more replacements than the table has places."""
     names = SlotNames()
-    names.extend([b"s%d" % slot for slot in range(100)])
+    names.texts.extend([b"s%d" % slot for slot in range(100)])
     names.replace(7, b"early")
     assert slots_of(names, "early", "s8", "nobody") == [7, 8, None]
     for turn in range(1000):
         names.replace(turn % 100, b"turn-%d" % turn)
     last = [f"turn-{turn}" for turn in range(900, 1000)]
     assert slots_of(names, *last) == list(range(100))
-    names.extend([b"one more"])
+    names.texts.extend([b"one more"])
     assert slots_of(names, "one more", "turn-950") == [100, 50]

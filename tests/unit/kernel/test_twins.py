@@ -158,7 +158,7 @@ def events(draw: st.DrawFn) -> bytes:
 @settings(deadline=None, max_examples=150)
 def test_scanned_query_equals_parsed_query(log: list[bytes]) -> None:
     names = SlotNames()
-    names.extend([name.encode() for name in STREAMS])
+    names.texts.extend([name.encode() for name in STREAMS])
     with use_kernel(kernel()):
         found = names.scan(spans_of(log), MAX_EVENT_BYTES)
     assert found is not None
@@ -175,7 +175,7 @@ def test_scanned_query_equals_parsed_query(log: list[bytes]) -> None:
 
 def test_scan_accepts_exactly_plain_text_at_any_position() -> None:
     names = SlotNames()
-    names.extend([b"alarms"])
+    names.texts.extend([b"alarms"])
     size = 18
     texts = [
         b"a" * place + bytes([byte]) + b"z" * (size - 1 - place) for place in range(size) for byte in range(256)
@@ -195,7 +195,7 @@ def test_scan_accepts_exactly_plain_text_at_any_position() -> None:
 @pytest.mark.parametrize("threshold", ["", ',"threshold":7.5'])
 def test_scan_reads_ordinary_queries_and_leaves_others(threshold: str) -> None:
     names = SlotNames()
-    names.extend([name.encode() for name in STREAMS])
+    names.texts.extend([name.encode() for name in STREAMS])
     log = [
         f'{{"id":"query-{number}","stream":"{name}","value":{number / 10}{threshold}}}'.encode()
         for number, name in enumerate([*STREAMS, "nobody"])
@@ -240,7 +240,7 @@ def test_pack_rows_handles_empty_and_adjacent_constants() -> None:
 def test_scan_finds_every_name_despite_collisions() -> None:
     for count in (2, 4, 128, 1000, 4096):
         names = SlotNames()
-        names.extend([b"n%d" % number for number in range(count)])
+        names.texts.extend([b"n%d" % number for number in range(count)])
         log = [b'{"id":"1","stream":"n%d","value":1}' % number for number in range(2 * count)]
         with use_kernel(kernel()):
             found = names.scan(spans_of(log), MAX_EVENT_BYTES)
@@ -430,7 +430,7 @@ def test_scan_distinguishes_names_with_equal_start() -> None:
     names = SlotNames()
     with use_kernel(kernel()):
         for name in known:
-            names.extend([name.encode()])
+            names.texts.extend([name.encode()])
             log = [f'{{"id":"1","stream":"{one}","value":1}}'.encode() for one in known]
             found = names.scan(spans_of(log), MAX_EVENT_BYTES)
             assert found is not None
