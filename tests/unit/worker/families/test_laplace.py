@@ -167,13 +167,6 @@ def test_laplace_charges_every_answer_until_the_stream_halts() -> None:
     assert driver.budget("people").spent.epsilon == EPSILON
 
 
-def test_laplace_refunds_unused_answers() -> None:
-    driver = driver_with(laplace())
-    ask(driver, {"where": "TRUE"}, {"where": "TRUE"})
-    driver.close("people", "s")
-    assert driver.budget("people").refunded.epsilon == pytest.approx(EPSILON * 6 / ANSWERS)
-
-
 @pytest.mark.parametrize(
     ("question", "words"),
     [

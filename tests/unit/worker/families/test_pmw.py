@@ -360,15 +360,6 @@ def test_invalid_pmw_opening_is_refused_with_the_remedy(changed: dict[str, Any],
         driver(spec(mechanism=changed))
 
 
-def test_stream_closed_early_refunds_the_unspent_amount() -> None:
-    made = driver(spec(mechanism={"warm_start": 1}))
-    spent = made.ask_many(as_queries(conditions(30)))[-1].spent
-    assert spent is not None
-    assert spent.epsilon < 8.0
-    made.close("people", "pmw")
-    assert made.budget("people").spent.epsilon == pytest.approx(spent.epsilon)
-
-
 def test_pmw_streams_of_a_partition_keep_separate_measurements() -> None:
     names = ("one", "two")
     made = conditions(60)

@@ -39,12 +39,6 @@ def test_randomized_response_charges_everything_at_the_first_event() -> None:
     assert driver.budget("people").spent.epsilon == 1.5
 
 
-def test_randomized_response_without_events_is_refunded_in_full() -> None:
-    driver = survey()
-    driver.close("people", "survey")
-    assert driver.budget("people").refunded.epsilon == 1.5
-
-
 def test_equal_categories_have_independent_answers_for_good() -> None:
     driver = survey()
     before = answer_categories(driver, *["red"] * 40)

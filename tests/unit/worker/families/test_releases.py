@@ -237,13 +237,6 @@ def test_first_answer_of_a_release_is_charged_for_all(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_release_without_answers_is_refunded_in_full(kind: str) -> None:
-    driver = installation(kind)
-    driver.close("people", kind)
-    assert driver.budget("people").refunded.epsilon == 1.0
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_redelivery_and_restart_give_the_same_release(kind: str) -> None:
     driver = installation(kind, partitions=2)
     cells = list(product(*map(range, SHAPE)))[::7]

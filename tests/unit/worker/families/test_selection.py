@@ -135,12 +135,3 @@ def test_monotone_scores_are_refused_under_replace(kind: str) -> None:
     driver = installation(sources=[source("people", "table", neighbors="replace")])
     with pytest.raises(Refused, match=r"mechanism\.monotone"):
         driver.open(opening(kind, "people", monotone=True))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_unused_answers_are_refunded(kind: str) -> None:
-    driver = installation(opening(kind))
-    ask_choices(driver, FAR)
-    driver.close("feed", "choice")
-    source = driver.budget("feed")
-    assert (source.spent.epsilon, source.refunded.epsilon) == (1.0, 2.0)
