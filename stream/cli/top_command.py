@@ -303,8 +303,8 @@ def _rejected_line(rejected: RejectedView) -> Text:
 
 def _refusal_line(refused: RefusedEvents) -> Text:
     until = f" until {_format_time(refused.last)}"
-    share = describe_refused_share(refused.share, refused.events, refused.reason, until)
-    return Text(f"{escape_text(refused.source)}: {share}", "red")
+    parts = describe_refused_share(refused.sources, refused.share, refused.events, refused.reason, until)
+    return Text(": ".join(map(escape_text, parts)), "red")
 
 
 def _format_name(name: str, period: str | None) -> Text:

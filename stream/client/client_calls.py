@@ -596,7 +596,7 @@ class AsyncCalls(ABC):
     async def dead_letters(self, source: str | None = None) -> AsyncGenerator[DeadLetter, None]:
         """Yield the current dead letters of all topics, or of the topic of a live ``source``.
 
-        Dead letters are ordered by partition. They are as private as the events, so reading them
+        Dead letters are ordered by partition, one for each source that refuses an event. They are as private as the events, so reading them
         needs an operator's rights. A feed may refuse an event some time after ``flush`` has returned.
 
         Examples:

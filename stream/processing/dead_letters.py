@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -322,14 +323,17 @@ class PartitionRefusals:
         """Return a copy of the marks; another thread may change the original."""
         return self._marks.copy()
 
-    def add(self, offset: int, reason: str) -> None:
-        """Add a refused event; events before the latest ones are ignored."""
+    def add(self, offset: int, reason: str) -> bool:
+        """Add a refused event; return False if it is known, or ignored because it is before the latest ones."""
         self.advance(offset + 1)
         age = self._end - 1 - offset
-        if age < LATEST_EVENTS:
-            if reason not in self._marks and len(self._marks) >= MAX_REASONS:
-                reason = OTHER_REASON
-            self._marks[reason] = self._marks.get(reason, 0) | 1 << age
+        if age >= LATEST_EVENTS:
+            return False
+        is_new = not any(bits >> age & 1 for bits in self._marks.values())
+        if reason not in self._marks and len(self._marks) >= MAX_REASONS:
+            reason = OTHER_REASON
+        self._marks[reason] = self._marks.get(reason, 0) | 1 << age
+        return is_new
 
     def advance(self, end: int) -> None:
         """Note that all events before offset ``end`` were read."""
@@ -340,9 +344,16 @@ class PartitionRefusals:
         self._marks = {name: left for name, bits in known.items() if (left := bits << step & kept)}
 
 
-def describe_refused_share(share: str, events: int, reason: str, until: str = "") -> str:
-    """Describe a share and its most frequent reason in a sentence; ``until`` says when the latest event was refused."""
-    return f"{share} of the last {format_count(events, 'event')}{until} were refused; most often: {reason}"
+def describe_refused_share(
+    sources: Collection[str], share: str, events: int, reason: str, until: str = ""
+) -> tuple[str, str]:
+    """Return a topic's ``sources``, and in a sentence the share that one of them or more refused, and the reason.
+
+    ``until`` says when the latest event was refused. Dead letters do not name the source.
+    """
+    by = " by at least one of these sources (feeds' logs name it)" if len(sources) > 1 else ""
+    text = f"{share} of the last {format_count(events, 'event')}{until} were refused{by}; most often: {reason}"
+    return ", ".join(sources), text
 
 
 def share_range(part: int, whole: int) -> tuple[float, str]:
@@ -368,20 +379,20 @@ def refused_share(partitions: list[PartitionRefusals]) -> RefusedShare | None:
 
 
 class TopicRefusals:
-    """The refused events of one live topic, known from its dead letters.
+    """The events of one live topic that one of its sources or more refused, known from its dead letters.
 
     Accepted events have no dead letters, so a partition's latest known event is its latest refused one.
     """
 
     def __init__(self) -> None:
         self.last = 0.0
-        """The time of the latest dead letter, in Unix seconds."""
+        """The time of the latest event's first dead letter, in Unix seconds; later sources may read old events again."""
         self._partitions: dict[int, PartitionRefusals] = {}
 
     def add(self, partition: int, offset: int, reason: str, time: float) -> None:
         """Add a dead letter's event, its reason, and the time of the refusal."""
-        self._partitions.setdefault(partition, PartitionRefusals()).add(offset, reason)
-        self.last = max(self.last, time)
+        if self._partitions.setdefault(partition, PartitionRefusals()).add(offset, reason):
+            self.last = max(self.last, time)
 
     def share(self, now: float) -> RefusedShare | None:
         """Return the refused share; None if the latest refusal is more than ``RECENT_SECONDS`` old."""

@@ -141,11 +141,11 @@ async def _print_notices(
     from_beginning: bool,
     as_json: bool,
 ) -> None:
-    def warn(source: str, refused: RefusedShare) -> None:
+    def warn(sources: list[str], refused: RefusedShare) -> None:
         if as_json:
-            show_json({"time": format_time(time.time()), "source": source, "refused": asdict(refused)})
+            show_json({"time": format_time(time.time()), "sources": sources, "refused": asdict(refused)})
         else:
-            _print_lines(format_refusal(source, refused, time.time(), console.width))
+            _print_lines(format_refusal(sources, refused, time.time(), console.width))
 
     def warn_of_topic(source: str, problem: str) -> None:
         if as_json:
@@ -157,7 +157,7 @@ async def _print_notices(
     async with AsyncClient() as client:
         find_sources = partial(watched_sources, client, streams, source)
         beside = _run_beside(
-            follow_refusals(client.topics, find_sources, warn),
+            follow_refusals(client.topics, partial(find_sources, whole_topics=True), warn),
             follow_topics(client, find_sources, warn_of_topic, streams),
             _report_idle_patterns(client, streams, source),
             report_silence(local_settings(), say_progress),
@@ -249,10 +249,10 @@ def format_notice(notice: Notice, width: int) -> list[Text]:
     return _format_line(notice.time, sign, style, parts, width)
 
 
-def format_refusal(source: str, refused: RefusedShare, now: float, width: int) -> list[Text]:
-    """Format a warning about refused events of a source for ``width`` columns."""
-    text = describe_refused_share(refused.share, refused.events, refused.reason)
-    return _format_line(now, "! refused", "red", [source, text], width)
+def format_refusal(sources: list[str], refused: RefusedShare, now: float, width: int) -> list[Text]:
+    """Format a warning about refused events of a topic's sources for ``width`` columns."""
+    parts = describe_refused_share(sources, refused.share, refused.events, refused.reason)
+    return _format_line(now, "! refused", "red", parts, width)
 
 
 def _format_line(moment: float, sign: str, style: str, parts: Iterable[str], width: int) -> list[Text]:
@@ -274,6 +274,7 @@ LOOKUP_SECONDS: Final = 30.0
 """Seconds between two reads of the ledger for the sources of unknown topics."""
 
 FindSources = Callable[[], Awaitable[list[EventsSource]]]
+ShowRefusal = Callable[[list[str], RefusedShare], None]
 
 
 class RefusalWarnings:
@@ -302,22 +303,22 @@ class RefusalWarnings:
     def _due_topics(self, now: float) -> list[str]:
         return sorted(one for one in self._unreported if now - self._warned.get(one, 0.0) >= WARNING_SECONDS)
 
-    def take_due(self, sources: Iterable[EventsSource], now: float) -> list[tuple[str, RefusedShare]]:
-        """Return the due warnings: sources and their refused shares; topics of no source are left out."""
-        found: list[tuple[str, RefusedShare]] = []
+    def take_due(self, sources: Iterable[EventsSource], now: float) -> list[tuple[list[str], RefusedShare]]:
+        """Return the due warnings: sources and refused share of each topic; topics of no source are left out."""
+        found: list[tuple[list[str], RefusedShare]] = []
         for topic in self._due_topics(now):
             self._unreported.discard(topic)
             names, share = [one.source for one in sources if one.topic == topic], self._topics[topic].share(now)
             if names and share is not None:
                 self._warned[topic] = now
-                found += [(name, share) for name in names]
+                found.append((names, share))
         return found
 
 
 async def watched_sources(
-    client: AsyncClient, patterns: tuple[str, ...], source: str | None
+    client: AsyncClient, patterns: tuple[str, ...], source: str | None, *, whole_topics: bool = False
 ) -> list[EventsSource]:
-    """Return the sources of the live topics whose streams are watched."""
+    """Return the live sources whose streams are watched, or all sources of their topics."""
     names: set[str] | None = None
     if patterns:
         streams = [one.spec for one in await client.list_streams(source)]
@@ -327,7 +328,9 @@ async def watched_sources(
         names = {source}
     declared = [one.source for one in await client.list_sources()]
     live = [one for one in declared if isinstance(one, EventsSource) and one.period_of is None]
-    return [one for one in live if names is None or one.source in names]
+    found = [one for one in live if names is None or one.source in names]
+    topics = {one.topic for one in found}
+    return [one for one in live if one.topic in topics] if whole_topics else found
 
 
 async def follow_topics(
@@ -360,10 +363,8 @@ async def _find_stuck(client: AsyncClient, one: EventsSource, asked: list[Stream
     return None
 
 
-async def follow_refusals(
-    topics: Topics, find_sources: FindSources, show: Callable[[str, RefusedShare], None]
-) -> None:
-    """Call ``show`` with the source and share of refused events; return if dead letters may not be read."""
+async def follow_refusals(topics: Topics, find_sources: FindSources, show: ShowRefusal) -> None:
+    """Call ``show`` with the sources and share of refused events; return if dead letters may not be read."""
     while True:
         try:
             await _read_refusals(topics, find_sources, show)
@@ -373,9 +374,7 @@ async def follow_refusals(
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _read_refusals(
-    topics: Topics, find_sources: FindSources, show: Callable[[str, RefusedShare], None]
-) -> None:
+async def _read_refusals(topics: Topics, find_sources: FindSources, show: ShowRefusal) -> None:
     warnings, sources, looked_up = RefusalWarnings(), list[EventsSource](), -LOOKUP_SECONDS
     async with create_reader(local_settings()) as consumer:
         await require_visible(consumer, topics.rejected)
@@ -395,5 +394,5 @@ async def _read_refusals(
                 continue
             if time.monotonic() - looked_up >= LOOKUP_SECONDS:
                 sources, looked_up = await find_sources(), time.monotonic()
-            for source, share in warnings.take_due(sources, time.time()):
-                show(source, share)
+            for due in warnings.take_due(sources, time.time()):
+                show(*due)

@@ -169,9 +169,9 @@ class RejectedView(ApiModel):
 
 
 class RefusedEvents(ApiModel):
-    """The refused share of the latest events of a live source's topic; shares below 0.1 % count as none."""
+    """The share of a live topic's latest events that one of its ``sources`` or more refused."""
 
-    source: str
+    sources: list[str]
     topic: str
     events: int
     """Number of events to which the share refers: the latest 1,000 or fewer of each partition that has refused events."""
@@ -182,7 +182,7 @@ class RefusedEvents(ApiModel):
 
 
 class RefusalsView(ApiModel):
-    """Live sources with events that were refused in the last ten minutes."""
+    """Live topics with events that were refused in the last ten minutes."""
 
     items: list[RefusedEvents]
 

@@ -128,14 +128,14 @@ def list_rejected(tables: MonitorTables, query: RejectedQuery) -> RejectedView:
 
 
 def list_refusals(tables: MonitorTables, now: float) -> RefusalsView:
-    """Return the refused share of each live source with recently refused events."""
+    """Return the refused share of each live topic with recently refused events."""
+    live = [tables.sources[name].record.source for name in tables.source_periods if name in tables.sources]
     found = []
-    for name in tables.source_periods:
-        topic = tables.sources[name].record.source.topic if name in tables.sources else None
-        if topic is None or (refusals := tables.refusals.get(topic)) is None:
-            continue
-        if (share := refusals.share(now)) is not None:
-            found.append(RefusedEvents.from_record(share, source=name, topic=topic, last=refusals.last))
+    for topic, refusals in tables.refusals.items():
+        if (share := refusals.share(now)) is not None and (
+            names := [one.source for one in live if one.topic == topic]
+        ):
+            found.append(RefusedEvents.from_record(share, sources=names, topic=topic, last=refusals.last))
     return RefusalsView(items=found)
 
 

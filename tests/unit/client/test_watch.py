@@ -27,6 +27,7 @@ from stream.cli.manage.answer_commands import (
     format_notice,
     format_refusal,
     notice_document,
+    watched_sources,
 )
 from stream.client import answer_history, kafka_connection
 from stream.client.client_calls import AsyncCalls
@@ -448,7 +449,7 @@ def dead_letter_of(topic: str, offset: int, code: str = "partition") -> Record:
 
 
 def test_watch_warns_of_refused_events_once_a_minute() -> None:
-    """A warning names the source of a watched topic; other topics and other records have none."""
+    """A warning names all sources of a watched topic, one of which may have refused none; other topics have no warning."""
     warnings = RefusalWarnings()
     warnings.add(
         [Record("rejected", 0, 0, 0, None, b"{}"), *(dead_letter_of("ops.departures", at) for at in (1, 2))]
@@ -456,15 +457,28 @@ def test_watch_warns_of_refused_events_once_a_minute() -> None:
     warnings.add([dead_letter_of("unwatched", 1)])
     sources = [parse_source(flights()), parse_source(flights(source="again"))]
     assert warnings.is_due(1000.0)
-    [(named, share), (other, _)] = warnings.take_due(sources, 1000.0)
-    assert (named, other, share.events, share.share) == ("flights", "again", 3, "50 to 90 %")
+    [(named, share)] = warnings.take_due(sources, 1000.0)
+    assert (named, share.events, share.share) == (["flights", "again"], 3, "50 to 90 %")
     warnings.add([dead_letter_of("ops.departures", 3)])
     assert not warnings.is_due(1059.0)
-    assert [one for one, _ in warnings.take_due(sources, 1060.0)] == ["flights", "again"]
-    text = [line.plain for line in format_refusal("flights", share, 0.0, 60)]
-    assert all(len(line) <= 60 for line in text)
-    whole = re.sub(r"\s+", " ", " ".join(text))
-    assert "! refused flights 50 to 90 % of the last 3 events were refused; most often: partition: person" in whole
+    assert [one for one, _ in warnings.take_due(sources[:1], 1060.0)] == [["flights"]]
+    for names, by in ((["flights"], ""), (named, " by at least one of these sources (feeds' logs name it)")):
+        text = [line.plain for line in format_refusal(names, share, 0.0, 60)]
+        assert all(len(line) <= 60 for line in text)
+        told = (
+            f"{', '.join(names)} 50 to 90 % of the last 3 events were refused{by}; most often: partition: person"
+        )
+        assert f"! refused {told}" in re.sub(r"\s+", " ", " ".join(text))
+
+
+async def test_watch_of_one_source_names_the_others_of_its_topic() -> None:
+    """Dead letters do not name the source, so that refusals of another source are not taken for those of the watched one."""
+    driver = Driver(KEY)
+    for name, topic in (("flights", "t"), ("strict", "t"), ("other", "elsewhere")):
+        driver.register(flights(source=name, topic=topic))
+    client: Any = Connected(driver)
+    watched = [await watched_sources(client, (), "flights", whole_topics=whole) for whole in (False, True)]
+    assert [[one.source for one in found] for found in watched] == [["flights"], ["flights", "strict"]]
 
 
 MARKS_BEFORE = (

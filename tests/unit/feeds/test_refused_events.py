@@ -89,6 +89,8 @@ def test_topic_shows_only_recent_refusals() -> None:
     assert found is not None
     assert found.events == 42
     assert topic.share(1001.0 + RECENT_SECONDS) is None
+    topic.add(3, 41, "time: wrong", 2000.0)
+    assert topic.last == 1000.0, "another source read the old event again"
 
 
 @pytest.mark.parametrize("as_fetched", [list, columns])

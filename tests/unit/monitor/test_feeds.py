@@ -253,12 +253,14 @@ async def test_readiness_tells_a_missing_right_from_a_silent_kafka(
 async def test_refused_share_is_for_operators_only() -> None:
     """Operators see the share and its cause; no route and no live view shows them to others."""
     found = open_installation(MECHANISMS[0])
+    found.driver.register(WHOLE | {"source": "again"})
     found.now = 1_700_000_000.0
     found.driver.publish("flights", [b"{", event("N1", "2013-01-01T01:00:00Z")])
     found.flow()
     async with found.web() as client:
         [refused] = (await get(client, "/api/refusals", OPERATOR))["items"]
-        assert (refused["source"], refused["topic"], refused["last"]) == ("flights", "ops.departures", found.now)
+        assert sorted(refused["sources"]) == ["again", "flights"]  # dead letters do not name the source
+        assert (refused["topic"], refused["last"]) == ("ops.departures", found.now)
         assert (refused["share"], refused["reason"].partition(":")[0]) == ("90 to 100 %", "malformed")
         for token in (VIEWER, ANALYST):
             for path in ("/api/refusals", "/api/events?views=refusals"):

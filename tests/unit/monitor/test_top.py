@@ -73,7 +73,7 @@ def test_draw_screen_shows_that_one_more_question_may_wait() -> None:
 def test_draw_screen_shows_refused_live_events_with_cause() -> None:
     """For operators, the picture names source, share and remedy of refused events."""
     refused = RefusedEvents(
-        source="flights",
+        sources=["flights", "strict"],
         topic="ops.departures",
         events=2000,
         share="50 to 90 %",
@@ -87,8 +87,8 @@ def test_draw_screen_shows_refused_live_events_with_cause() -> None:
     assert isinstance(console.file, io.StringIO)
     text = " ".join(console.file.getvalue().split())
     assert (
-        f"flights: 50 to 90 % of the last 2,000 events until {_format_time(1.0)} were refused; most often: partition"
-        in text
+        f"flights, strict: 50 to 90 % of the last 2,000 events until {_format_time(1.0)} were refused by at least one "
+        "of these sources (feeds' logs name it); most often: partition" in text
     )
     assert "partitioner=murmur2_random" in text
     assert "for operators' tokens only" not in text

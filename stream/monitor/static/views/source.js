@@ -95,7 +95,7 @@ export function sourceView({ names: [name], session }) {
   function showRefused(found) {
     refused.hidden = found === undefined;
     if (found !== undefined) {
-      setText(refused, `${found.share} of the last ${plural(found.events, "event")} until ${ago(found.last)} were refused. Most often: ${found.reason}`);
+      setText(refused, `${found.share} of the last ${plural(found.events, "event")} until ${ago(found.last)} were refused${found.sources.length > 1 ? ` by at least one source of its topic (${found.sources.join(", ")}; feeds' logs name it)` : ""}. Most often: ${found.reason}`);
     }
   }
 
@@ -127,7 +127,7 @@ export function sourceView({ names: [name], session }) {
       } else if (view === "spending") {
         spending.update(data);
       } else if (view === "refusals") {
-        showRefused(data.items.find((one) => one.source === name));
+        showRefused(data.items.find((one) => one.sources.includes(name)));
       } else if (view === "streams") {
         table.update(data.items);
         table.element.hidden = data.items.length === 0;
