@@ -276,12 +276,13 @@ class AnchoringGuard(WitnessGuard):
             self._writing = asyncio.create_task(self._write_regularly(), name="anchors")
 
     def note_committed(self, partition: int, processor: Processor) -> None:
-        """Remember the head for the next anchor; after a large grant, write the anchor at once."""
+        """Remember the head for the next anchor; after a large grant, or for an empty witness, write it at once."""
         super().note_committed(partition, processor)
         if isinstance(processor, AnchoredProcessor):
             self._head = processor.trail_head
             granted = processor.take_largest_grant()
-            if granted is not None and granted >= self.settings.anchor_epsilon:
+            has_empty_witness = not all(self._anchors[one] for one in self._compared)
+            if has_empty_witness or (granted is not None and granted >= self.settings.anchor_epsilon):
                 self._write_now.set()
 
     async def _compare(self, partition: int, consumer: Consumer) -> None:

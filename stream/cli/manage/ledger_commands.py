@@ -80,7 +80,7 @@ class WitnessChecks:
         return [
             *(
                 f"{name}: is empty beside a trail of {format_count(self._entries, 'entry', 'entries')}, so nothing was compared with "
-                "it; if it is new, run the budget service with it for SOTTO_ANCHOR_SECONDS; otherwise its anchors were deleted"
+                "it; if it is new, start the budget service with it, which writes the first anchor; otherwise its anchors were deleted"
                 for name, found in self._anchors.items()
                 if self._entries and not found
             ),

@@ -145,7 +145,7 @@ def test_verify_prints_its_comparisons(reason: str | None) -> None:
 
 
 def test_empty_witness_is_a_finding_only_beside_a_trail() -> None:
-    """The budget service anchors its trail within SOTTO_ANCHOR_SECONDS, so later an empty witness was emptied."""
+    """The budget service anchors the first entry at once, so later an empty witness was emptied."""
     checks = WitnessChecks({"file:///w": []})
     checks.note_head(heads(trail())[0])
     assert checks.findings() == []
@@ -153,7 +153,7 @@ def test_empty_witness_is_a_finding_only_beside_a_trail() -> None:
     checks.note_head(heads(trail())[-1])
     [finding] = checks.findings()
     assert finding.startswith("file:///w: is empty beside a trail of 14 entries")
-    assert "if it is new, run the budget service with it for SOTTO_ANCHOR_SECONDS; " in finding
+    assert "if it is new, start the budget service with it, which writes the first anchor; " in finding
     assert finding.endswith("otherwise its anchors were deleted")
     assert checks.matches() == []
 

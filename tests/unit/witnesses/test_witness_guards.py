@@ -329,6 +329,17 @@ async def test_read_waits_for_a_write_of_the_same_witness() -> None:
     assert not watched.is_failing
 
 
+async def test_first_entry_is_anchored_at_once() -> None:
+    """A witness that is still empty looks like one whose anchors were deleted; the next anchor is an hour away."""
+    witness, processor = WitnessInMemory(), BudgetProcessorStub()
+    guard, _ = guard_of(witness, kind=AnchoringGuard, anchor_seconds=3600.0)
+    async with guard:
+        await guard.check(0, processor, FixedEndsConsumer())
+        processor.trail_head = anchor(1).head
+        guard.note_committed(0, processor)
+        await until(lambda: witness.anchors)
+
+
 async def test_large_grants_are_anchored_at_once_and_small_ones_later() -> None:
     """The next anchor is an hour away, but an orderly stop writes the last head."""
     witness, processor = WitnessInMemory(), BudgetProcessorStub()
