@@ -178,14 +178,16 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             released = promise(*words, over, remark)
             return (released if counts else replace(released, probability=1.0),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
-            after = "" if mechanism.beyond == "end" else "; later answers have no bound"
-            remark = f"while its measurements last{after}; sums, means, shares and groups carry their own"
-            remark += f"; {_for_few_rows(calibration)}"
-            return (promise("each count is within ±", "", "over all answers", remark),)
+            after = "" if mechanism.beyond == "end" else "later answers have no bound; "
+            remark = f"{after}sums, means, shares and groups carry their own; {_for_few_rows(calibration)}"
+            return (promise("each count is within ±", "", "over all answers while its measurements last", remark),)
         case Pmw(updates=updates, gap=gap, rows=rows) | SparsePmw(updates=updates, gap=gap, rows=rows):
-            remarks = [f"for a table of at most {rows:,} rows"] if rows else []
-            remarks += ["while its updates last"] if updates and gap else []
-            return (promise("each count is within ±", "", over, ", ".join(remarks)),)
+            over += " while its updates last" if updates and gap else ""
+            return (
+                promise(
+                    "each count is within ±", "", over, f"for a table of at most {rows:,} rows" if rows else ""
+                ),
+            )
         case _:
             assert_never(mechanism)
 

@@ -6,7 +6,7 @@ All numbers in a report are private: exact and without noise.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from itertools import islice
@@ -203,16 +203,22 @@ def _describe_group_loss(source: TableSource, rows: int) -> str:
     return f"{rows:,} times the ε" + (" and more than as many times the δ" if source.delta else "")
 
 
+def _advise_on_dates(kind: str, values: Sequence[str]) -> Iterator[str]:
+    with_offset = [kind == "date" and _OFFSET.search(value) is not None for value in values]
+    if any(with_offset):
+        yield "some cells have an offset, and a date has none; declare the kind timestamp with a zone, as UTC"
+    if not all(with_offset):
+        yield "write dates as 2024-03-31, and timestamps as 2024-03-31T14:30:00 (ISO 8601)"
+
+
 def _advise_on_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
     name, values = quote_name(check.name), [one.value for one in misfit.found]
     if isinstance(check.domain, Categories):
         yield from _advise_on_category(check, check.domain, misfit)
-    elif misfit.what == "not a date" and check.domain.kind == "date" and any(map(_OFFSET.search, values)):
-        yield f"{name}: some cells have an offset, and a date has none; declare the kind timestamp with a zone, as UTC"
     elif isinstance(check.domain, Dates) and misfit.what == "skipped by the clock":
         yield f"{name}: the clock of {check.domain.zone} skips some times; write them with an offset, as +01:00"
     elif misfit.what == "not a date":
-        yield f"{name}: write dates as 2024-03-31, and timestamps as 2024-03-31T14:30:00 (ISO 8601)"
+        yield from (f"{name}: {advice}" for advice in _advise_on_dates(check.domain.kind, values))
     elif any(_DECIMAL_COMMA.fullmatch(value) and not _THOUSANDS.fullmatch(value) for value in values):
         yield f"{name}: numbers have a decimal comma; write a decimal point, and no separator between thousands"
     elif found := next((value for value in values if _THOUSANDS.fullmatch(value)), None):

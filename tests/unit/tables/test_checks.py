@@ -195,6 +195,8 @@ def test_check_names_missing_column_and_checks_others(tmp_path: Path) -> None:
         ),
         ("day\n03.04.2024\n", {"day": DAY}, "write dates as 2024-03-31"),
         ("day\n2024-04-03T23:30:00-05:00\n", {"day": DAY}, "declare the kind timestamp with a zone"),
+        ("day\n2024-04-03T23:30:00-05:00\n2024-4-3\n", {"day": DAY}, "declare the kind timestamp with a zone"),
+        ("day\n2024-04-03T23:30:00-05:00\n2024-4-3\n", {"day": DAY}, "write dates as 2024-03-31"),
         ("age,sex\n1,X\n", {"sex": SEX}, 'declare the field \'other\', as "other": "VALUE", to keep'),
         ("age,sex\n11,F\n", {"age": AGE}, "a declaration is public"),
         ("age,sex\n1,F,X\n", {"age": AGE}, "too many cells"),

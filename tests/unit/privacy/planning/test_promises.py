@@ -71,7 +71,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"cells": CELLS},
         "the noise in each answer about up to 3 cells is within ±A over the first 40 answers",
     ),
-    "pmw": (MULTIPLICATIVE, {"where": "age < 50"}, "each count is within ±A over all answers"),
+    "pmw": (
+        MULTIPLICATIVE,
+        {"where": "age < 50"},
+        "each count is within ±A over all answers while its measurements last",
+    ),
     "sparse_pmw": (MULTIPLICATIVE, {"cells": CELLS}, "each count is within ±A over the first 40 answers"),
     "noisy_max": (
         {},
