@@ -319,7 +319,8 @@ def _message_of_fault(detail: ErrorDetails) -> str:
         # A histogram over a table is charged once: it has neither 'cutoff' nor 'answers'.
         if other is not None and kind != "histogram" and other in _fields_of_models().get(kind, ()):
             return f"unknown field; give '{other}' in its place"
-        return "unknown field; remove it"
+        sum_and_events = "ask for the sum on one stream and for the events on another, or for a quantile"
+        return f"unknown field; {sum_and_events if loc[-2:] == ('standing', 'mean') else 'remove it'}"
     if kind == "missing" and loc[-1] in _MISSING_FIELD_MESSAGES:
         return _MISSING_FIELD_MESSAGES[str(loc[-1])]
     if kind == "string_pattern_mismatch":

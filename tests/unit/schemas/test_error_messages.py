@@ -266,6 +266,10 @@ STANDING: dict[str, Any] = {"window": {"size": "1h"}}
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (
+            {"standing": {"mean": "delay", "window": {"size": "1h"}}},
+            "standing.mean: unknown field; ask for the sum on one stream and for the events on another, or for a quantile",
+        ),
         ({"mechanism": {"kind": "laplace", "cutoff": 9}}, "mechanism.cutoff: unknown field; give 'answers' in its place"),
         (
             {"mechanism": {"kind": "above_threshold", "threshold": 1, "answers": 9}},
