@@ -175,7 +175,9 @@ async def test_refused_events_are_on_the_sources_page_for_operators(open_page: O
         await page.goto(f"{address}/#/sources/visits")
         refused = page.get_by_text("of the last 599 events until")
         await expect(refused).to_contain_text(
-            re.compile("until .* were refused by at least one source of its topic .*again.*; feeds' logs name it.*Most")
+            re.compile(
+                "until .* were refused by at least one source of its topic .*again.*; feeds' logs name it.*Most"
+            )
         )
         await expect(refused).to_contain_text("partitioner=murmur2_random")
         page = await open_page(address, token=VIEWER)
