@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
-from schemas import HaltSource
+from schemas import HaltSource, StreamSpec
 from tests.chaos.load import Questions
 from tests.simulation.cast import CASTS, PARTITIONS, cast
 from tests.simulation.world import World, perform
 
 
-async def _outcomes_after_recreation(world: World, *, running: bool) -> dict[str, str]:
-    """Return each stream's outcome for the first question of the new topic."""
+async def _answers_after_recreation(
+    world: World, *, running: bool, before: int, after: Sequence[StreamSpec | None]
+) -> tuple[list[dict[str, Any]], set[str]]:
+    """Return the answers to the questions of a new topic, and their ids.
+
+    ``before`` questions per stream are asked before the topic is created again, and one of each of ``after`` at once after it.
+    """
     questions = Questions(world.streams, seed=1)
     world.start("budget")
     worker = world.start("worker")
-    for _ in range(10 * len(world.streams)):
+    for _ in range(before * len(world.streams)):
         world.ask(*questions.next())
     assert await world.settle() == []
     if not running:
@@ -28,47 +35,32 @@ async def _outcomes_after_recreation(world: World, *, running: bool) -> dict[str
         worker.engine.stop()
         await asyncio.sleep(30.0)
     world.broker.recreate(world.topics.queries)
-    before = len(world.asked)
-    for spec in world.streams:
+    first = len(world.asked)
+    for spec in after:
         world.ask(*questions.next(spec))
     if not running:
         world.start("worker")
     assert await world.settle() == []
-    asked = set(world.asked[before:])
+    asked = set(world.asked[first:])
     answers = [
         json.loads(record.value or b"")
         for number in range(PARTITIONS)
         for record in world.broker.committed(world.topics.answers, number)
     ]
-    return {answer["stream"]: answer["outcome"] for answer in answers if answer["id"] in asked}
+    return [answer for answer in answers if answer["id"] in asked], asked
+
+
+async def _outcomes_after_recreation(world: World, *, running: bool) -> dict[str, str]:
+    """Return each stream's outcome for the first question of the new topic."""
+    answers, _ = await _answers_after_recreation(world, running=running, before=10, after=world.streams)
+    return {answer["stream"]: answer["outcome"] for answer in answers}
 
 
 async def _answers_after_growth(world: World, *, running: bool) -> tuple[Counter[str], set[str]]:
     """Return how often each question of a new topic is answered if it grows past the old offsets at once, and the asked questions."""
-    questions = Questions(world.streams, seed=1)
-    world.start("budget")
-    worker = world.start("worker")
-    for _ in range(4 * len(world.streams)):
-        world.ask(*questions.next())
-    assert await world.settle() == []
-    if not running:
-        worker.leaving = True
-        worker.engine.stop()
-        await asyncio.sleep(30.0)
-    world.broker.recreate(world.topics.queries)
-    before = len(world.asked)
-    for _ in range(12 * len(world.streams)):
-        world.ask(*questions.next())
-    if not running:
-        world.start("worker")
-    assert await world.settle() == []
-    answers = [
-        json.loads(record.value or b"")
-        for number in range(PARTITIONS)
-        for record in world.broker.committed(world.topics.answers, number)
-    ]
-    asked = set(world.asked[before:])
-    return Counter(answer["id"] for answer in answers if answer["id"] in asked), asked
+    after = [None] * 12 * len(world.streams)
+    answers, asked = await _answers_after_recreation(world, running=running, before=4, after=after)
+    return Counter(answer["id"] for answer in answers), asked
 
 
 @pytest.mark.parametrize("running", [True, False], ids=["while a worker reads it", "while nobody reads it"])

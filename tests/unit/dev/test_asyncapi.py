@@ -70,15 +70,16 @@ def test_channels_match_topics_as_created() -> None:
         assert configuration == made[name].configuration
 
 
+def references(part: Any) -> set[str]:
+    """Return the references of a JSON document."""
+    if isinstance(part, dict):
+        own = {part["$ref"]} if isinstance(part.get("$ref"), str) else set()
+        return own.union(*(references(value) for value in part.values()))
+    return set().union(*(references(value) for value in part)) if isinstance(part, list) else set()
+
+
 def test_references_have_targets() -> None:
     found = build_document()
-
-    def references(part: Any) -> set[str]:
-        if isinstance(part, dict):
-            own = {part["$ref"]} if isinstance(part.get("$ref"), str) else set()
-            return own.union(*(references(value) for value in part.values()))
-        return set().union(*(references(value) for value in part)) if isinstance(part, list) else set()
-
     for reference in references(found):
         part: Any = found
         for step in reference.removeprefix("#/").split("/"):

@@ -33,26 +33,15 @@ async def run_loop_turns() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("count", [0, FEW_EVENTS, 5 * FEW_EVENTS])
-async def test_wait_for_more_events_returns_at_once_for_zero_or_many_events(
+@pytest.mark.parametrize("count", [0, 1, FEW_EVENTS - 1, FEW_EVENTS, 5 * FEW_EVENTS])
+async def test_wait_for_more_events_waits_only_after_few_events_until_stop(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker()
     waiting = asyncio.create_task(task._wait_for_more_events(processor(), fetched_records(count)))
     await run_loop_turns()
-    assert waiting.done()
-
-
-@pytest.mark.parametrize("count", [1, FEW_EVENTS - 1])
-async def test_wait_for_more_events_waits_after_few_events_until_stop(
-    monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
-    task = task_of_a_worker()
-    waiting = asyncio.create_task(task._wait_for_more_events(processor(), fetched_records(count)))
-    await run_loop_turns()
-    assert not waiting.done()
+    assert waiting.done() is (count not in range(1, FEW_EVENTS))
     task.stop()
     await waiting
 

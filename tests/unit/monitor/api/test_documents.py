@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 from openapi_spec_validator import validate
@@ -14,6 +13,7 @@ from stream.monitor.api.routes import ANSWERS_PATH, ROUTES
 from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
 from stream.sql.aggregates import StatementError
 from stream.sql.select_statements import parse_statement
+from tests.unit.dev.test_asyncapi import references
 from tests.unit.monitor.installation import HIGH, LOW, VIEWER, Installation, bearer, get, spec
 
 
@@ -40,13 +40,6 @@ def test_openapi_document_has_every_route_with_its_role() -> None:
 
 def test_openapi_references_have_targets() -> None:
     found = build_document()
-
-    def references(part: Any) -> set[str]:
-        if isinstance(part, dict):
-            own = {part["$ref"]} if isinstance(part.get("$ref"), str) else set()
-            return own.union(*(references(value) for value in part.values()))
-        return set().union(*(references(value) for value in part)) if isinstance(part, list) else set()
-
     names = {reference.removeprefix("#/components/schemas/") for reference in references(found)}
     assert names
     assert names <= set(found["components"]["schemas"])

@@ -15,7 +15,9 @@ from stream.cli.app import app
 from stream.privacy.mechanisms import releases
 from stream.privacy.noise.keyed_noise import cell_noise
 from stream.worker.families import window_families
-from tests.builders import installation, source, stream
+from tests.builders import installation, stream
+from tests.unit.worker.families.test_window_texts import counts
+from tests.unit.worker.families.test_window_texts import shop as shop_of_windows
 
 STEPS = 4
 HOUR = "2026-01-05T{:02}:10:00Z"
@@ -23,19 +25,7 @@ CLOSED = "2026-01-05T{:02}:00:00Z"
 
 
 def shop(**changed: Any) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "topic": "shop.searches",
-        "epsilon": 10.0,
-        "delta": 1e-3,
-        "person": "who",
-        "time": "at",
-        "clock": "marks",
-        "ahead": "2h",
-        "total": 2,
-        "attributes": {"term": {"kind": "text", "max_length": 40}, "site": ["a", "b"]},
-        **changed,
-    }
-    return source("shop", "events", **fields)
+    return shop_of_windows(**{"total": 2, **changed})
 
 
 def so_far(steps: int = STEPS, **changed: Any) -> dict[str, Any]:
@@ -62,14 +52,10 @@ def events_of_searches(hour: int, counts: dict[str, int], who: str = "p") -> lis
 def day(driver: Driver, *hours: dict[str, int]) -> list[Result]:
     """Return the answers of windows with so many searches each."""
     found: list[Result] = []
-    for hour, counts in enumerate(hours, start=8):
-        driver.publish("shop", events_of_searches(hour, counts))
+    for hour, terms in enumerate(hours, start=8):
+        driver.publish("shop", events_of_searches(hour, terms))
         found += driver.advance("shop", CLOSED.format(hour + 1))
     return found
-
-
-def counts(result: Result) -> dict[str, float]:
-    return dict(zip(result.keys or (), result.estimates or (), strict=True))
 
 
 def threshold_of(driver: Driver) -> int:
