@@ -83,13 +83,13 @@ async def serve_monitor(
         reader = TopicReader(settings, client.topics, tables)
         trail_reader = TrailReader(settings, client.topics, tables, lambda: monitor.readiness().ready)
         on_demand_client = OnDemandClient(settings)
-        asker = Asker(on_demand_client) if settings.monitor_asks else None
+        asker = Asker(on_demand_client.ask) if settings.monitor_asks else None
         alerts = Alerts(tables) if settings.monitor_alerts else None
         monitor = Monitor(
             tables,
             read_tokens,
             settings,
-            client,
+            client.request,
             lambda: _readiness(reader, trail_reader, groups),
             asker=asker,
             alerts=alerts,

@@ -6,14 +6,14 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, Final, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Annotated, Any, Final
 
 from aiokafka.errors import KafkaError
 from pydantic import Field
 
 from schemas import Amount, Answer, Query
-from stream.client.answer_history import AnswerPage, LoggedAnswer
+from stream.client.answer_history import AnswerLog, LoggedAnswer
 from stream.kafka.client.broker_connections import is_refusal
 from stream.monitor.api import views
 from stream.monitor.api.http_requests import ProblemError
@@ -67,20 +67,11 @@ class AnswersView(ApiModel):
     unreadable: Annotated[int, Field(description="Number of answers that this version cannot read.")]
 
 
-class AnswerReader(Protocol):
-    """Reads pages of answers: an ``AnswerLog``."""
-
-    def read_page(
-        self, stream: str, limit: int, *, before: int | None, since: float | None, until: float | None
-    ) -> Awaitable[AnswerPage]:
-        """Return the newest answers of a stream before an offset and a time."""
-
-
 QuestionFinder = Callable[[Result], Query | None]
 
 
 async def list_answers(
-    reader: AnswerReader | None,
+    reader: AnswerLog | None,
     tables: MonitorTables,
     find_question: QuestionFinder,
     stream: str,

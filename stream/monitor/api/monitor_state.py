@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -18,12 +18,12 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from schemas import STREAM_STATES, CloseStream, ExtendStream, OpenStream, Receipt, Request
+from stream.client.answer_history import AnswerLog
 from stream.engine.health import CacheCollector, ServiceName
 from stream.errors import Refused
 from stream.kafka.topic_creation import Inspection
 from stream.kafka.topic_layouts import PARTITIONS
 from stream.monitor.api import views
-from stream.monitor.api.answer_views import AnswerReader
 from stream.monitor.api.budget_models import Forecast
 from stream.monitor.api.budget_views import forecast_budget
 from stream.monitor.api.http_requests import ProblemError, RequestTurns
@@ -70,13 +70,6 @@ class MonitorEndedError(RuntimeError):
     """The monitor's reader has ended; the log says why."""
 
 
-class Requester(Protocol):
-    """Sends requests to the budget service: an AsyncClient, or a fake in tests."""
-
-    def request(self, request: Request, /) -> Awaitable[Receipt]:
-        """Send a request and wait for its committed receipt; raise RefusedError if it is refused."""
-
-
 @dataclass
 class Monitor:
     """The context of all handlers.
@@ -87,13 +80,14 @@ class Monitor:
     tables: MonitorTables
     read_tokens: Callable[[], TokenFile]
     settings: Settings
-    requester: Requester
+    send_request: Callable[[Request], Awaitable[Receipt]]
+    """Sends a request to the budget service and waits for its committed receipt; Refused if it is refused."""
     readiness: Callable[[], Readiness]
     clock: Callable[[], float] = time.time
     asker: Asker | None = None
     alerts: Alerts | None = None
     """The alerts, or None if the monitor does not show alerts."""
-    answers: AnswerReader | None = None
+    answers: AnswerLog | None = None
     """Reads pages of answers; None if the monitor may not read answers."""
     planning_turns: RequestTurns = field(
         default_factory=lambda: RequestTurns(max_waiting=16, max_waiting_per_user=4)

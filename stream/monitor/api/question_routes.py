@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints
 
@@ -78,13 +78,6 @@ class AskingView(ApiModel):
     statement: Annotated[str | None, Field(description="Null if the stream takes no SELECT.")]
 
 
-class QuestionSender(Protocol):
-    """Sends questions: an AsyncClient, ``OnDemandClient``, or a fake in tests."""
-
-    def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Awaitable[Result]:
-        """Send a question and wait for its answer."""
-
-
 @dataclass(frozen=True)
 class _AskedQuestion:
     query: Query
@@ -94,8 +87,9 @@ class _AskedQuestion:
 class Asker:
     """Asks each question once; for a repeated id it returns the first question's answer, or waits for it."""
 
-    def __init__(self, sender: QuestionSender) -> None:
-        self._sender = sender
+    def __init__(self, send: Callable[[Query], Coroutine[Any, Any, Result]]) -> None:
+        """``send`` sends a question and waits for its answer."""
+        self._send = send
         self._asked: OrderedDict[tuple[str, str], _AskedQuestion] = OrderedDict()
 
     async def ask(self, queries: Sequence[Query], timeout: float = ANSWER_SECONDS) -> list[Result]:  # noqa: ASYNC109
@@ -152,7 +146,7 @@ class Asker:
         return asked
 
     def _start_asking(self, query: Query) -> _AskedQuestion:
-        answer = asyncio.ensure_future(self._sender.ask(query, timeout=_MAX_ANSWER_SECONDS, outcomes=True))
+        answer = asyncio.create_task(self._send(query))
         # The client may have disconnected, so read the exception here; otherwise asyncio logs it.
         answer.add_done_callback(lambda task: task.cancelled() or task.exception())
         asked = self._asked[query.stream, query.id] = _AskedQuestion(query, answer)
@@ -168,25 +162,24 @@ class OnDemandClient:
     While connected, a client reads all answers of the installation, which takes CPU time.
     """
 
-    def __init__(self, settings: Settings, make: Callable[[Settings], AsyncClient] = AsyncClient) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._make = make
         self._connection_lock = asyncio.Lock()
         self._client: AsyncClient | None = None
         self._waiting = 0
         self._last_answer_at = time.monotonic()
 
-    async def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Result:  # noqa: ASYNC109
-        """Send a question and wait for its answer."""
+    async def ask(self, question: Query) -> Result:
+        """Send a question and wait for its answer, at most ten minutes; a rejection is an answer too."""
         self._waiting += 1
         try:
             async with self._connection_lock:
                 client = self._client
                 if client is None:
-                    client = self._make(self._settings)
+                    client = AsyncClient(self._settings)
                     await client.connect()
                     self._client = client
-            return await client.ask(question, timeout=timeout, outcomes=outcomes)
+            return await client.ask(question, timeout=_MAX_ANSWER_SECONDS, outcomes=True)
         finally:
             self._waiting -= 1
             self._last_answer_at = time.monotonic()

@@ -372,7 +372,7 @@ async def _request(monitor: Monitor, call: ApiCall) -> Receipt:
     request, again = monitor.with_user(call.body, call.user), "send the same request again with the same id"
     try:
         with span("monitor requests", {"sotto.request.kind": request.kind}):
-            receipt = await monitor.requester.request(request)
+            receipt = await monitor.send_request(request)
     except Refused as error:
         log.info("request refused", kind=request.kind, by=call.user.name)
         raise ProblemError(409, "refused", error.reason, asked=error.asked, left=error.left) from None

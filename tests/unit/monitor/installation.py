@@ -84,10 +84,10 @@ class Installation:
             self.tables,
             self._names,
             self.settings,
-            self,
+            self.request,
             lambda: self.readiness,
             clock=lambda: self.now,
-            asker=Asker(_InMemory(self)),
+            asker=Asker(self.answer),
             alerts=self.alerts,
             answers=AnswerLog(
                 self.settings,
@@ -185,16 +185,6 @@ class Installation:
     async def web(self) -> AsyncIterator[WebClient]:
         async with TestClient(_Server(self.application())) as client:
             yield client
-
-
-class _InMemory:
-    """Asks the workers of an installation in memory."""
-
-    def __init__(self, installation: Installation) -> None:
-        self._installation = installation
-
-    async def ask(self, question: Query, /, *, timeout: float | None, outcomes: bool) -> Result:  # noqa: ARG002, ASYNC109
-        return await self._installation.answer(question)
 
 
 class _Server(TestServer):

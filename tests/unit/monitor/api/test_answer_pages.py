@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
-from stream.client.answer_history import AnswerPage
+from stream.client.answer_history import AnswerLog, AnswerPage
 from stream.monitor.api import server
 from stream.monitor.api.routes import ANSWERS_PATH
 from stream.questions.result_text import quote_formula
@@ -185,7 +185,7 @@ async def test_answer_route_refuses_unreadable_requests() -> None:
     """There are different errors for unknown streams, monitors that read no answers, missing rights and a silent Kafka."""
     installation = with_answers()
 
-    class Failing:
+    class Failing(AnswerLog):
         def __init__(self, error: Exception) -> None:
             self._error = error
 
@@ -218,14 +218,14 @@ async def test_answer_route_reads_one_page_at_a_time_and_limits_waiting_requests
     installation = with_answers()
     go_on, reads = asyncio.Event(), 0
 
-    class Slow:
+    class Slow(AnswerLog):
         async def read_page(self, *_: Any, **__: Any) -> AnswerPage:
             nonlocal reads
             reads += 1
             await go_on.wait()
             return AnswerPage((), None, None, None, 0)
 
-    installation.monitor.answers = Slow()
+    installation.monitor.answers = Slow(installation.settings, installation.driver.topics)
     async with asyncio.timeout(SECONDS), installation.web() as client:
         asked = [
             asyncio.create_task(client.get("/api/streams/ward/answers", headers=bearer(VIEWER))) for _ in range(6)

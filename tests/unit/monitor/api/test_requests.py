@@ -149,13 +149,12 @@ async def test_refused_request_has_asked_and_remaining_amounts() -> None:
     ("error", "status"), [(TimeoutError("no receipt"), 504), (KafkaConnectionError("down"), 503)]
 )
 async def test_request_without_receipt_says_to_repeat_it(error: Exception, status: int) -> None:
-    class Unheard:
-        async def request(self, _: Request) -> Receipt:
-            raise error
+    async def unheard(_: Request) -> Receipt:
+        raise error
 
     installation = Installation()
     installation.open(spec("ward"))
-    installation.monitor.requester = Unheard()
+    installation.monitor.send_request = unheard
     async with installation.web() as client:
         body = {"request": "1", "source": "feed", "stream": "ward"}
         problem = await post(client, "/api/closes", body, status=status)
