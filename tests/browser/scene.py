@@ -15,6 +15,7 @@ from schemas import MAX_RECORD_BYTES, GrantRecord, LedgerRecord, RejectedHeaders
 from schemas.windows import format_moment, moment_ms
 from schemas.wire import Codec
 from sotto import Refused
+from stream.engine.health import ServiceName
 from stream.monitor.api.http_requests import MonitorRunner
 from stream.monitor.api.service_models import MemberRow, PartitionRow, Restore, WorkersView
 from stream.processing.protocol import Record
@@ -221,43 +222,25 @@ class Scene(Installation):
             events_per_second=0.2,
             restore=Restore(phase="ready", records=96, total=96, seconds=0.1, updated=now - 3000),
         )
+        processes: list[tuple[str, ServiceName, str, list[int], int, float]] = [
+            ("sotto-worker-5f0c", "worker", "10.0.4.11", [0, 1], 3, 3.0),
+            ("sotto-worker-91ab", "worker", "10.0.4.12", [2, 3], 118, 1.8),
+            ("sotto-budget-77e2", "budget", "10.0.4.10", [0], 0, 0.2),
+        ]
         members = [
             MemberRow(
-                member="sotto-worker-5f0c",
-                role="worker",
-                host="10.0.4.11",
-                partitions=[0, 1],
-                lag=3,
-                events_per_second=3.0,
+                member=member,
+                role=role,
+                host=host,
+                partitions=numbers,
+                lag=lag,
+                events_per_second=rate,
                 version="0.3.0",
                 started=now - 7200.0,
                 memory=310_000_000,
                 heard=now - 4.0,
-            ),
-            MemberRow(
-                member="sotto-worker-91ab",
-                role="worker",
-                host="10.0.4.12",
-                partitions=[2, 3],
-                lag=118,
-                events_per_second=1.8,
-                version="0.3.0",
-                started=now - 7200.0,
-                memory=310_000_000,
-                heard=now - 4.0,
-            ),
-            MemberRow(
-                member="sotto-budget-77e2",
-                role="budget",
-                host="10.0.4.10",
-                partitions=[0],
-                lag=0,
-                events_per_second=0.2,
-                version="0.3.0",
-                started=now - 7200.0,
-                memory=310_000_000,
-                heard=now - 4.0,
-            ),
+            )
+            for member, role, host, numbers, lag, rate in processes
         ]
         self.monitor.set_workers(WorkersView(time=now, members=members, partitions=[*partitions, ledger]))
 

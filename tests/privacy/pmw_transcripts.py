@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from itertools import product
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from schemas import EstimateCalibration, SparseVectorCalibration
 from stream.privacy.mechanisms.estimate_questions import LinearQuestion, extent_of
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.releases import corner_weighting
+from stream.privacy.noise.samplers import Sampler, Symmetric
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -35,6 +37,27 @@ class NoMemory:
 
     def put(self, key: Any, value: Any) -> None:
         del key, value
+
+
+@dataclass
+class ForcedTops:
+    """Noise with which a table has a ⊤ if ``top`` is set; subclasses add the noise of what is published."""
+
+    top: bool = field(default=False, kw_only=True)
+
+    def barrier(self, tops: int) -> int:
+        del tops
+        return 0
+
+    def query_noise(self, tops: int, keys: Sequence[bytes]) -> Integers:
+        del tops
+        return np.full(len(keys), 1 << 40 if self.top else -(1 << 40), dtype=np.int64)
+
+    def choice_noise(self, number: int, count: int, law: Sampler) -> Integers:
+        raise AssertionError((number, count, law))
+
+    def typical_error_noise(self, order: int, law: Symmetric) -> int:
+        raise AssertionError((order, law))
 
 
 def count_cells(rows: Iterable[Rows], sizes: Sequence[int], axes: Axes) -> Integers:

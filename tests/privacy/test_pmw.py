@@ -23,11 +23,12 @@ from stream.privacy.mechanisms.estimate_questions import LinearQuestion
 from stream.privacy.mechanisms.estimator import Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.releases import TensorCells
-from stream.privacy.noise.samplers import Gaussian, Sampler, Symmetric, TwoSidedGeometric
+from stream.privacy.noise.samplers import Gaussian, Symmetric, TwoSidedGeometric
 from tests.privacy.pmw_transcripts import (
     CELLS,
     FLOATS,
     STEPS,
+    ForcedTops,
     Integers,
     Rows,
     calibration,
@@ -60,22 +61,13 @@ def adaptive(tops: Sequence[bool], cells: Sequence[Sequence[int]]) -> LinearQues
 
 
 @dataclass
-class ForcedNoise:
+class ForcedNoise(ForcedTops):
     """Noise with which a table gives a transcript; the noise is kept."""
 
     table: Integers
     transcript: Transcript
-    top: bool = False
     marginals: list[tuple[Integers, Symmetric]] = field(default_factory=list)
     published: dict[int, tuple[int, Symmetric]] = field(default_factory=dict)
-
-    def barrier(self, tops: int) -> int:
-        del tops
-        return 0
-
-    def query_noise(self, tops: int, keys: Sequence[bytes]) -> Integers:
-        del tops
-        return np.full(len(keys), 1 << 40 if self.top else -(1 << 40), dtype=np.int64)
 
     def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         true = sum(int(count) for count, used in zip(self.table, key, strict=True) if used) * STEPS
@@ -85,12 +77,6 @@ class ForcedNoise:
 
     def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
         raise AssertionError((tops, key, share, count, law))
-
-    def choice_noise(self, number: int, count: int, law: Sampler) -> Integers:
-        raise AssertionError((number, count, law))
-
-    def typical_error_noise(self, order: int, law: Symmetric) -> int:
-        raise AssertionError((order, law))
 
     def marginal_noise(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None

@@ -28,7 +28,7 @@ from stream.privacy.mechanisms.estimator import Estimator
 from stream.privacy.mechanisms.measurements import Axes, separate_measurement
 from stream.privacy.mechanisms.releases import TensorCells
 from stream.privacy.noise.keyed_noise import DrawRole, block_words, stream_subkey
-from stream.privacy.noise.samplers import Sampler, Symmetric, TwoSidedGeometric, sampler
+from stream.privacy.noise.samplers import Symmetric, TwoSidedGeometric, sampler
 from stream.tables.demo_tables import adult_source
 from tests.builders import installation, source, stream
 from tests.privacy.chance import at_most
@@ -38,6 +38,7 @@ from tests.privacy.pmw_transcripts import (
     CELLS,
     FLOATS,
     STEPS,
+    ForcedTops,
     Rows,
     calibration,
     chances,
@@ -79,21 +80,12 @@ def law_rate(law: Symmetric) -> Fraction:
 
 
 @dataclass
-class ForcedNoise:
+class ForcedNoise(ForcedTops):
     """Noise with which a table gives a transcript; its ln P is kept."""
 
     table: Integers
     transcript: Transcript
-    top: bool = False
     drawn: dict[tuple[str, int], float] = field(default_factory=dict)
-
-    def barrier(self, tops: int) -> int:
-        del tops
-        return 0
-
-    def query_noise(self, tops: int, keys: Sequence[bytes]) -> Integers:
-        del tops
-        return np.full(len(keys), 1 << 40 if self.top else -(1 << 40), dtype=np.int64)
 
     def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         true = sum(int(count) for count, used in zip(self.table, key, strict=True) if used) * STEPS
@@ -104,12 +96,6 @@ class ForcedNoise:
     def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
         assert (count, share > 0) == (1, True)
         return np.array([self.number_noise(tops, key, law)])
-
-    def choice_noise(self, number: int, count: int, law: Sampler) -> Integers:
-        raise AssertionError((number, count, law))
-
-    def typical_error_noise(self, order: int, law: Symmetric) -> int:
-        raise AssertionError((order, law))
 
     def marginal_noise(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None

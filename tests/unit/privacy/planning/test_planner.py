@@ -10,14 +10,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schemas import AboveThreshold, SparseVectorCalibration, StreamSpec
+from schemas import SparseVectorCalibration, StreamSpec
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import exact_alpha, failure_bound, noise_rates, run_layout
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.noise.samplers import sampler
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import TIE_FACTOR, choose_calibration, plan_sparse_vectors, sensitivity_steps
+from stream.privacy.planning.plans import TIE_FACTOR, choose_calibration, sensitivity_steps
 from tests.builders import parse_spec
+from tests.unit.privacy.planning.test_numeric import all_plans as plans_with_numbers
 
 FINE = 1024
 SEARCH_TOLERANCE = 1.003
@@ -50,27 +51,9 @@ def choose_plan(
     return found
 
 
-def all_plans(
-    cutoff: int,
-    queries: int,
-    *,
-    epsilon: float = 1.0,
-    delta: float = 0.0,
-    beta: float = 0.05,
-    monotone: bool = False,
-    steps: int = FINE,
-) -> dict[str, SparseVectorCalibration]:
+def all_plans(cutoff: int, queries: int, **fields: Any) -> dict[str, SparseVectorCalibration]:
     """Return all candidates by method."""
-    found = plan_sparse_vectors(
-        AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff, monotone=monotone),
-        epsilon=epsilon,
-        delta=delta,
-        expected_queries=queries,
-        beta=beta,
-        sensitivity_steps=steps,
-        grid=1.0 / steps,
-    )
-    return {one.method: one for one in found}
+    return plans_with_numbers(cutoff, queries, "none", **fields)
 
 
 @pytest.mark.parametrize(
