@@ -204,14 +204,7 @@ class TargetDelivery:
                 alert = await self._parse_alert(record)
                 if alert is not None and batch_round == self.follower.round:
                     known = record.offset < self._committed.get(partition, 0)
-                    alertmanager.add_answer(
-                        alert.answer,
-                        alert.opening.source,
-                        alert.time,
-                        known=known,
-                        bound_text=alert.bound_text,
-                        terms=alert.opening.terms,
-                    )
+                    alertmanager.add_answer(alert, known=known)
             if records and batch_round == self.follower.round:
                 next_offsets[partition] = records[-1].offset + 1
             if await self._is_rebuilt():

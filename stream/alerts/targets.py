@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from schemas import Answer
 from schemas.windows import span_ms
 from stream.alerts.alerts_file import AlertmanagerTarget, WebhookTarget, signed_headers
 from stream.alerts.delivery import (
@@ -30,11 +29,9 @@ from stream.alerts.delivery import (
 from stream.diagnostics import get_logger
 from stream.kafka.client.broker_connections import wait_for_stop
 from stream.questions.alert_states import (
-    NO_TERMS,
     Alarm,
     AlarmTable,
     AlertKey,
-    AlertTerms,
     estimate_text,
     format_time,
     group_text,
@@ -55,15 +52,13 @@ log = get_logger("alerts")
 
 @dataclass(slots=True)
 class _SendState:
-    """The delivery of one alarm.
+    """The delivery of one alarm, which began with the alert ``first``.
 
-    ``accepted_at`` is when the target last accepted the alarm; ``is_due`` is true if the alarm has changed
-    since then. ``bound_text`` is the source's contribution bound in words.
+    ``accepted_at`` is when the target last accepted the alarm; ``is_due`` is true if the alarm has changed since then.
     """
 
+    first: Alert
     is_due: bool
-    bound_text: str
-    terms: AlertTerms
     accepted_at: float = float("-inf")
 
 
@@ -81,22 +76,13 @@ class Alertmanager:
     _not_before: float = float("-inf")
     _sent: dict[AlertKey, _SendState] = field(default_factory=dict)
 
-    def add_answer(
-        self,
-        answer: Answer,
-        source: str,
-        stamp: float,
-        *,
-        known: bool,
-        bound_text: str = "",
-        terms: AlertTerms = NO_TERMS,
-    ) -> None:
+    def add_answer(self, alert: Alert, *, known: bool) -> None:
         """Add an answer; an answer that is ``known`` was delivered before a restart and changes no alarm's delivery."""
-        alarm = self.alarm_table.add_answer(answer, source, stamp)
+        alarm = self.alarm_table.add_answer(alert.answer, alert.opening.source, alert.time)
         if alarm is None:
             return
         if alarm.alerts == 1 and alarm.resolved is None:
-            self._sent[alarm.key] = _SendState(is_due=not known, bound_text=bound_text, terms=terms)
+            self._sent[alarm.key] = _SendState(alert, is_due=not known)
         elif not known:
             self._sent[alarm.key].is_due = True
 
@@ -162,17 +148,17 @@ class Alertmanager:
 
     def format_alarm(self, alarm: Alarm, now: float) -> dict[str, Any]:
         """Return an alarm in the format of Alertmanager's API."""
-        target, answer, key = self.target, alarm.answer, alarm.key
+        target, answer, key, first = self.target, alarm.answer, alarm.key, self._sent[alarm.key].first
         resend = span_ms(target.resend) / 1000
         end = alarm.resolved if alarm.resolved is not None else now + RESENDS_BEFORE_END * resend
         annotations = {
             "summary": f"{key.stream}: {group_text(key) or 'the stream'} is above its threshold",
             "window": window_text(answer) and f"{window_text(answer)} UTC",
             "estimate": estimate_text(answer),
-            "threshold": self._sent[key].terms.threshold_text,
-            "condition": self._sent[key].terms.condition or "",
+            "threshold": first.opening.terms.threshold_text,
+            "condition": first.opening.terms.condition or "",
             "alerts": str(alarm.alerts),
-            "counted": self._sent[key].bound_text,
+            "counted": first.bound_text,
             "alerts_left": "" if answer.tops_left is None else str(answer.tops_left),
         }
         link = stream_page_url(self.monitor_url, key.stream)

@@ -12,9 +12,10 @@ from aiohttp import web
 from schemas import Answer
 from schemas.windows import format_moment
 from stream.alerts.alerts_file import AlertmanagerTarget
-from stream.alerts.delivery import AlertMetrics, Backoff, TargetMetrics, TargetSender
+from stream.alerts.delivery import Alert, AlertMetrics, Backoff, TargetMetrics, TargetSender
 from stream.alerts.targets import MAX_BATCH_ALARMS, RESOLVED_SECONDS, Alertmanager, group_labels
-from stream.questions.alert_states import AlarmTable, AlertKey, AlertTerms, format_time
+from stream.questions.alert_states import NO_TERMS, AlarmTable, AlertKey, AlertTerms, format_time
+from tests.unit.alerts.events import OPENING
 from tests.unit.alerts.receiver import Receiver
 
 HOUR = 3600.0
@@ -49,7 +50,11 @@ class AlertmanagerSetup:
 
     def add_answers(self, *answers: Answer, known: bool = False) -> None:
         for one in answers:
-            self.alertmanager.add_answer(one, "flights", self.now, known=known)
+            self.alertmanager.add_answer(self.alert_of(one), known=known)
+
+    def alert_of(self, answer: Answer, terms: AlertTerms = NO_TERMS) -> Alert:
+        opening = OPENING._replace(source="flights", stream=answer.stream, terms=terms)
+        return Alert("sotto", opening, answer, self.now)
 
     async def send_due(self) -> list[dict[str, Any]]:
         """Send the due alerts, and return them as the receiver got them."""
@@ -220,7 +225,7 @@ def test_group_labels_are_valid_prometheus_labels() -> None:
 async def test_alarm_names_threshold_and_condition(setup: AlertmanagerSetup) -> None:
     """The annotations have the stream's threshold and the condition of its events."""
     terms = AlertTerms(12_345.5, "delay >= 60")
-    setup.alertmanager.add_answer(answer("above", 0), "flights", setup.now, known=False, terms=terms)
+    setup.alertmanager.add_answer(setup.alert_of(answer("above", 0), terms), known=False)
     [alert] = await setup.send_due()
     assert (alert["annotations"]["threshold"], alert["annotations"]["condition"]) == ("12,345.5", "delay >= 60")
     assert alert["annotations"]["window"].endswith(" UTC")
