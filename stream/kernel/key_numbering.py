@@ -161,42 +161,31 @@ def count_up_to_bound(
     number changes.
     """
     if (library := compiled_kernel()) is None:
-        return _count_up_to_bound(numbers, columns, counts, bound, marks, mark)
-    rows = len(numbers)
-    within_bound, first = np.empty(rows, dtype=np.uint64), np.empty(rows, dtype=np.uint64)
-    changed = np.empty(rows, dtype=np.int64)
+        within_bound, first = np.zeros(len(numbers), dtype=np.uint64), np.zeros(len(numbers), dtype=np.uint64)
+        for column in range(counts.shape[1]):
+            bit = np.uint64(1 << column)
+            rows = np.flatnonzero(columns & bit)
+            if not len(rows):
+                continue
+            rows = rows[np.argsort(numbers[rows], kind="stable")]
+            counted_numbers, begins, lengths = np.unique(numbers[rows], return_index=True, return_counts=True)
+            before = counts[counted_numbers, column].astype(np.int64)
+            rank = np.arange(len(rows)) + np.repeat(before - begins, lengths)
+            counts[counted_numbers, column] = np.minimum(before + lengths, bound)
+            within_bound[rows[rank < bound]] |= bit
+            first[rows[rank == 0]] |= bit
+        _, indexes = np.unique(numbers[within_bound != 0], return_index=True)
+        changed = numbers[within_bound != 0][np.sort(indexes)]
+        marks[changed] = mark
+        return BoundedCounts(within_bound, first, changed)
+    count = len(numbers)
+    within_bound, first = np.empty((2, count), dtype=np.uint64)
+    changed = np.empty(count, dtype=np.int64)
     shape = (counts.itemsize, counts.shape[1])
     outputs = addresses(within_bound, first, changed)
     inputs = addresses(numbers, columns, counts)
-    found = library.sotto_bound(rows, *inputs, *shape, bound, address(marks), mark, *outputs)
+    found = library.sotto_bound(count, *inputs, *shape, bound, address(marks), mark, *outputs)
     return BoundedCounts(within_bound, first, changed[:found])
-
-
-def _count_up_to_bound(
-    numbers: Column,
-    columns: Words,
-    counts: npt.NDArray[np.unsignedinteger[Any]],
-    bound: int,
-    marks: Marks,
-    mark: int,
-) -> BoundedCounts:
-    within_bound, first = np.zeros(len(numbers), dtype=np.uint64), np.zeros(len(numbers), dtype=np.uint64)
-    for column in range(counts.shape[1]):
-        bit = np.uint64(1 << column)
-        rows = np.flatnonzero(columns & bit)
-        if not len(rows):
-            continue
-        rows = rows[np.argsort(numbers[rows], kind="stable")]
-        counted_numbers, begins, lengths = np.unique(numbers[rows], return_index=True, return_counts=True)
-        before = counts[counted_numbers, column].astype(np.int64)
-        rank = np.arange(len(rows)) + np.repeat(before - begins, lengths)
-        counts[counted_numbers, column] = np.minimum(before + lengths, bound)
-        within_bound[rows[rank < bound]] |= bit
-        first[rows[rank == 0]] |= bit
-    _, indexes = np.unique(numbers[within_bound != 0], return_index=True)
-    changed = numbers[within_bound != 0][np.sort(indexes)]
-    marks[changed] = mark
-    return BoundedCounts(within_bound, first, changed)
 
 
 class AddedCounts(NamedTuple):
