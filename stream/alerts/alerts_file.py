@@ -111,7 +111,6 @@ def _is_host(name: str) -> bool:
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2048), AfterValidator(_check_address)]
 FileName = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 TARGET_NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
-TargetName = Annotated[str, StringConstraints(pattern=TARGET_NAME_PATTERN)]
 Patterns = Annotated[tuple[str, ...], Field(max_length=1000, strict=False)]
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 LabelText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
@@ -122,7 +121,7 @@ class _StrictModel(BaseModel):
 
 
 class _Target(_StrictModel):
-    name: TargetName
+    name: Annotated[str, StringConstraints(pattern=TARGET_NAME_PATTERN)]
     streams: Patterns = ()
     sources: Patterns = ()
     timeout: Span = "10s"

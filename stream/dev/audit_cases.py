@@ -10,9 +10,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 from schemas import Answer
 
-Interruption = Literal["none", "crash", "redelivery"]
-"""Fault during a run: none, a crash after each query, or repeated deliveries."""
-
 _OUTCOME_TEXTS = {"above": "above", "below": "below", "halted": "halted", "answer": ""}
 
 
@@ -72,7 +69,7 @@ class Case:
         stream: further fields of the stream's specification: ``epsilon`` (default 1), ``delta`` and so on.
         streams: number of streams on one source in a run; query n goes to stream n modulo ``streams``. The
             claimed ε is the sum over the streams.
-        interruption: the fault in a run.
+        interruption: the fault in a run: none, a crash after each query, or repeated deliveries.
         resolution: numbers are rounded down to multiples of this; choose about the noise scale.
         event: a set of transcripts, as a predicate, that distinguishes the sides; if it is None, the auditor
             searches for such a set.
@@ -84,7 +81,7 @@ class Case:
     sides: tuple[Side, Side]
     stream: Mapping[str, Any] = field(default_factory=dict)
     streams: int = 1
-    interruption: Interruption = "none"
+    interruption: Literal["none", "crash", "redelivery"] = "none"
     resolution: float = 1.0
     event: Callable[[Transcript], bool] | None = None
 

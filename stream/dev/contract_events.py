@@ -32,9 +32,6 @@ from schemas.queries import COMPANION_FIELDS, QUESTION_FIELDS
 CONTRACT_VERSION: Final = "0.3.0"
 """Version of the contract. A new major number breaks readers or producers; a new minor number only adds to it."""
 
-Direction = Literal["input", "output", "internal"]
-"""``input`` to Sotto, ``output`` from Sotto, or ``internal``."""
-
 
 @dataclass(frozen=True)
 class Channel:
@@ -43,7 +40,8 @@ class Channel:
     name: str
     """The topic's name without the prefix, and the name of an attribute of ``Topics``."""
 
-    direction: Direction
+    direction: Literal["input", "output", "internal"]
+    """``input`` to Sotto, ``output`` from Sotto, or ``internal``."""
     key: str
     writer: str
     summary: str

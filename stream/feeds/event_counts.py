@@ -137,9 +137,6 @@ def _bits(max_count: int) -> int:
     return next(bits for bits in _BITS if bits >= max_count.bit_length())
 
 
-Pieces = npt.NDArray[np.int32]
-
-
 @dataclass(frozen=True, slots=True)
 class CountedQuantity:
     """The quantity that a stream counts in each cell of ``by``: events, people or the sum of an attribute.
@@ -166,7 +163,7 @@ class CellCounts:
         self._minimum = minimum
         self.counts: Column = np.zeros(0, dtype=np.int64)
         self.sums: Column = np.zeros(0, dtype=np.int64)
-        self.pieces: Pieces = np.zeros(0, dtype=np.int32)
+        self.pieces: npt.NDArray[np.int32] = np.zeros(0, dtype=np.int32)
         self.entry_count = 0
         """The number of cells with counts, over all windows."""
 

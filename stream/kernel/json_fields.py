@@ -125,8 +125,6 @@ _NUMBER: Final = 2
 _MAX_NODES: Final = 64
 """Maximum number of nodes in a tree of field names; the kernel has one bit of a word for each node."""
 
-ReadMask = npt.NDArray[np.bool_]
-
 
 class LocatedFields:
     """Locations of fields in texts; ``is_read`` is the mask of the rows with plain texts.
@@ -135,7 +133,7 @@ class LocatedFields:
     """
 
     def __init__(self, data: Buffer, columns: int, rows: int) -> None:
-        self.is_read: ReadMask = np.zeros(rows, dtype=np.bool_)
+        self.is_read: npt.NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
         self.data = data
         self.at: Column = np.zeros((columns, rows), dtype=np.int64)
         self.size: Sizes = np.zeros((columns, rows), dtype=np.int32)

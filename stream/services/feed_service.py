@@ -212,9 +212,6 @@ CHANGELOG_WAIT_SECONDS: Final = 0.25
 MERGING_ENGINE: Final = ""
 """The name of the merging engine; each other engine has the name of its source, which is not empty."""
 
-FindTopic = Callable[[Settings, Topics, EventsSource], Awaitable[int]]
-"""Returns the number of partitions of a source's live topic."""
-
 
 class FeedService:
     """Runs an engine for merging and one for each live topic with open standing streams."""
@@ -226,7 +223,7 @@ class FeedService:
         health: ServiceHealth,
         clients: Clients = KAFKA,
         *,
-        find: FindTopic = find_live_topic,
+        find: Callable[[Settings, Topics, EventsSource], Awaitable[int]] = find_live_topic,
         clock: Callable[[], float] = time.time,
         process: str = "",
     ) -> None:

@@ -67,13 +67,10 @@ class AnswersView(ApiModel):
     unreadable: Annotated[int, Field(description="Number of answers that this version cannot read.")]
 
 
-QuestionFinder = Callable[[Result], Query | None]
-
-
 async def list_answers(
     reader: AnswerLog | None,
     tables: MonitorTables,
-    find_question: QuestionFinder,
+    find_question: Callable[[Result], Query | None],
     stream: str,
     query: AnswerQuery,
 ) -> AnswersView:

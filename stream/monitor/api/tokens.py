@@ -33,8 +33,6 @@ MAX_TOKENS = 10_000
 _PREFIX = "sotto"
 _DUMMY_DIGEST = bytes(32)
 
-TokenId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]
-TokenStatus = Literal["valid", "expired", "revoked"]
 Seconds = Annotated[int, Field(ge=0)]
 
 
@@ -56,7 +54,7 @@ class Token(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
-    id: TokenId
+    id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]
     name: Identifier
     role: AccessRole
     digest: Digest = Field(repr=False)
@@ -78,7 +76,7 @@ class Token(BaseModel):
             expires=expires,
         )
 
-    def status_at(self, now: float) -> TokenStatus:
+    def status_at(self, now: float) -> Literal["valid", "expired", "revoked"]:
         """Return the token's status: valid, expired or revoked."""
         if self.revoked is not None:
             return "revoked"

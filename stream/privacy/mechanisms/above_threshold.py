@@ -19,8 +19,6 @@ import numpy.typing as npt
 from schemas import SparseVectorCalibration
 from stream.privacy.noise.samplers import IntegerArray, Sampler, Symmetric, sampler
 
-OutcomeCodes = npt.NDArray[np.uint8]
-
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 BELOW, ABOVE, HALTED = 0, 1, 2
@@ -65,7 +63,7 @@ class Decisions:
     - ``tops_left``: for each stream, the number of ⊤s that it may still publish.
     """
 
-    outcomes: OutcomeCodes
+    outcomes: npt.NDArray[np.uint8]
     position: IntegerArray
     tops_before: IntegerArray
     tops_left: IntegerArray

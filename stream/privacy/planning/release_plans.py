@@ -46,8 +46,6 @@ from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.unknown_groups_plans import most_texts_within
 
-Shape = Literal["dyadic", "balanced"]
-
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -67,7 +65,7 @@ class CountingTree:
 
     steps: int
     levels: int
-    shape: Shape = "balanced"
+    shape: Literal["dyadic", "balanced"] = "balanced"
 
     @property
     def max_nodes(self) -> int:

@@ -109,18 +109,17 @@ def stamp_of_files(path: str, files: Sequence[table_files.TableFile]) -> Stamp:
     return (path, digest.hexdigest())
 
 
-ListedFiles = Mapping[str, Sequence[table_files.TableFile] | None]
-"""The local files of each path; None for an address."""
-
-
 def open_source_parts(
     source: TableSource,
-    files: ListedFiles | None = None,
+    files: Mapping[str, Sequence[table_files.TableFile] | None] | None = None,
     most_bytes: int | None = None,
     seconds: float | None = None,
     observer: RowObserver | None = None,
 ) -> Iterator[TablePart]:
-    """Yield the parts of a source's table or view; raises TableDataError for an invalid view."""
+    """Yield the parts of a source's table or view; raises TableDataError for an invalid view.
+
+    ``files`` are the local files of each path, if already listed; None for an address.
+    """
     listed = files or {}
     if source.view is None:
         [path] = source.paths

@@ -226,8 +226,7 @@ _KIND_BY_TYPE: Final[dict[str, ColumnKind]] = {
     "DATE": "date",
 }
 
-Pair = Callable[[ViewTerm, ViewTerm], ViewTerm]
-_PAIRS: Final[dict[type[exp.Expr], Pair]] = {
+_PAIRS: Final[dict[type[exp.Expr], Callable[[ViewTerm, ViewTerm], ViewTerm]]] = {
     exp.EQ: partial(terms.compare, "="),
     exp.NEQ: partial(terms.compare, "<>"),
     exp.LT: partial(terms.compare, "<"),
