@@ -288,7 +288,7 @@ async def test_feed_reports_missing_topic_and_serves_it_once_created(
         async with asyncio.timeout(SECONDS):
             while not all(one in figures for one in read):
                 await asyncio.sleep(0.2)
-                figures = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/metrics")
+                figures = await asyncio.to_thread(fetch, f"http://127.0.0.1:{port}/metrics")
         assert "sotto_feed_counted_total" in figures
         assert "sotto_feed_member 1.0" in figures
     finally:
@@ -318,14 +318,15 @@ async def _wait_for_readiness(port: int, lack: str) -> None:
     """Wait until /readyz shows this reason; an empty one means that the feed is ready."""
     text = ""
     for _ in range(int(SECONDS / 0.2)):
-        text = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/readyz")
+        text = await asyncio.to_thread(fetch, f"http://127.0.0.1:{port}/readyz")
         if (lack and lack in text) or (not lack and text.strip() == "ok"):
             return
         await asyncio.sleep(0.2)
     pytest.fail(f"/readyz says {text!r}")
 
 
-def _get(address: str) -> str:
+def fetch(address: str) -> str:
+    """Return the body of a response with any status, or the name of a failure to connect."""
     try:
         with urllib.request.urlopen(address, timeout=5) as response:  # noqa: S310
             return str(response.read().decode())

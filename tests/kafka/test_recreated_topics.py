@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -25,6 +23,7 @@ from stream.settings import Settings
 from tests.chaos.checker import committed
 from tests.chaos.loaded_installation import LoadedInstallation
 from tests.chaos.windows import YESTERDAY, live_source, standing_specs
+from tests.kafka.test_feeds import fetch
 
 pytestmark = pytest.mark.kafka
 
@@ -138,23 +137,13 @@ async def wait_until_refused(ports: list[int], reason: str) -> None:
     said: list[str] = []
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
-        said = [await asyncio.to_thread(get, f"http://127.0.0.1:{port}/readyz") for port in ports]
-        figures = [await asyncio.to_thread(get, f"http://127.0.0.1:{port}/metrics") for port in ports]
+        said = [await asyncio.to_thread(fetch, f"http://127.0.0.1:{port}/readyz") for port in ports]
+        figures = [await asyncio.to_thread(fetch, f"http://127.0.0.1:{port}/metrics") for port in ports]
         if any(reason in one for one in said):
             assert any("sotto_feed_input_recreated_total" in one for one in figures)
             return
         await asyncio.sleep(0.2)
     pytest.fail(f"/readyz says {said}")
-
-
-def get(address: str) -> str:
-    try:
-        with urllib.request.urlopen(address, timeout=5) as response:  # noqa: S310
-            return str(response.read().decode())
-    except urllib.error.HTTPError as error:
-        return str(error.read().decode())
-    except OSError as error:
-        return type(error).__name__
 
 
 async def test_recreated_topic_has_another_id(settings: Settings, client: AsyncClient) -> None:
