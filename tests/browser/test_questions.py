@@ -372,6 +372,26 @@ async def test_unedited_select_is_about_the_chosen_stream(open_page: OpenPage) -
         await expect(page.get_by_label("SELECT")).to_have_value('SELECT COUNT(*) FROM "second"')
 
 
+async def test_example_never_replaces_a_select_that_is_being_written(open_page: OpenPage) -> None:
+    scene = people(first={"kind": "laplace", "answers": 3}, second={"kind": "laplace", "answers": 3})
+    late = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await late.wait()
+        await route.continue_()
+
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=first", OPERATOR)
+        await expect(page.get_by_label("SELECT")).to_have_value('SELECT COUNT(*) FROM "first"')
+        await page.route("**/api/streams/second/asking", hold)
+        await page.get_by_label("Stream").select_option("second")
+        await page.get_by_label("SELECT").focus()
+        async with page.expect_response("**/api/streams/second/asking"):
+            late.set()
+        await page.wait_for_timeout(100)
+        await expect(page.get_by_label("SELECT")).to_have_value('SELECT COUNT(*) FROM "first"')
+
+
 async def test_kind_of_question_offers_streams_of_matching_mechanisms(open_page: OpenPage) -> None:
     """Exactly the mechanisms that answer the kind of question are offered, and the form begins with the kind."""
     scene = people(

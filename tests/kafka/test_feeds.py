@@ -367,6 +367,6 @@ async def test_default_librdkafka_producer_is_reported_within_a_minute(installat
         found = json.loads(await process.stdout.readline())
     process.terminate()
     await process.wait()
-    assert found["source"] == source.source
+    assert found["sources"] == [source.source]
     assert found["refused"]["share"] == "50 to 90 %"
     assert "partitioner=murmur2_random" in found["refused"]["reason"]

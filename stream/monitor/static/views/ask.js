@@ -225,7 +225,7 @@ export function askView({ query, session }) {
     const row = offered.find((one) => one.stream === asked);
     const answers = row?.state === "open" || (row?.state === "exhausted" && row.paysMore);
     setText(price, question && answers ? describePrice(free, charged, row?.mechanism ?? "", question.takesAlpha) : "");
-    if (sql.value === suggested) {
+    if (sql.value === suggested && document.activeElement !== sql) { // the user may be about to write
       sql.value = suggested = statement ?? "";
       sql.placeholder = statement === null ? "This stream takes no SELECT; name another one after FROM." : "";
     }
