@@ -265,8 +265,9 @@ class TimeStampVerifier:
         try:
             self._roots = x509.load_pem_x509_certificates(roots.read_bytes())
         except (OSError, ValueError) as error:
+            found = "is not set" if roots == Path() else f"{roots} has no certificates: {type(error).__name__}"
             raise WitnessError(
-                f"SOTTO_TIMESTAMP_ROOTS: {roots} has no certificates: {type(error).__name__}; give a PEM file"
+                f"SOTTO_TIMESTAMP_ROOTS: {found}; give a PEM file of the authorities that you trust"
             ) from None
 
     def find_time(self, anchor: Anchor) -> str | None:

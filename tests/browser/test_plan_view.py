@@ -96,6 +96,19 @@ async def test_plan_compares_over_the_ticked_attributes(open_page: OpenPage) -> 
         await expect(card).not_to_contain_text("which is not given")
 
 
+async def test_comparison_on_a_live_topic_says_what_it_needs(open_page: OpenPage) -> None:
+    scene = Scene()
+    scene.with_periods(1)
+    async with scene.served() as address:
+        page = await open_page(address, "plan?source=visits", OPERATOR)
+        card = page.get_by_role("region", name="Comparison")
+        await expect(card.get_by_role("status").first).to_contain_text("They need “In all windows together”")
+        await expect(card.locator("[data-level]:visible")).to_have_count(0)
+        await page.get_by_label("Source").select_option("vitals")
+        await expect(card.locator("tbody tr").first).to_be_visible()
+        await expect(card.get_by_role("status").first).to_have_text("")
+
+
 async def test_plan_shows_how_far_the_error_curve_is(open_page: OpenPage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress shows at once after an input; the points of a curve are drawn as they come."""
     monkeypatch.setattr("stream.monitor.api.forms.CURVE_SECONDS", 0.0)

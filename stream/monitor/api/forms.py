@@ -201,8 +201,11 @@ def _topic_remarks(source: EventsSource) -> Iterator[str]:
 
 
 def _text_remarks(source: TableSource | EventsSource, grouping: str) -> Iterator[str]:
+    use = f"only {grouping} by it"
+    if source.accountant != "pure":
+        use = f"no stream groups by it: the accountant '{source.accountant}' does not add up the ε and δ of texts; choose 'pure'"
     for name, text in source.texts.items():
-        yield f"'{name}' is text of at most {text.max_length} bytes: its values are private, and only {grouping} by it"
+        yield f"'{name}' is text of at most {text.max_length} bytes: its values are private, and {use}"
 
 
 def _remarks(source: Source) -> list[str]:
@@ -259,16 +262,16 @@ def plan_opening(
     spec, calibration = chosen.spec, plan_stream(chosen.spec, source)
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     bound_text = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
-    left = entry.record.left
-    if population is not None and _is_affordable(left, population.left):
-        left = population.left
+    left, can_pay = entry.record.left, entry.record.state == "open" and _is_affordable(entry.record.left, cost)
+    if population is not None:
+        if can_pay and not (_is_affordable(population.left, cost) and _is_affordable(population.left, left)):
+            left = population.left
+        can_pay = can_pay and population.state == "open" and _is_affordable(population.left, cost)
     return Plan(
         calibration=calibration,
         cost=cost,
         left=left,
-        affordable=_is_affordable(left, cost)
-        and entry.record.state == "open"
-        and (population is None or population.state == "open"),
+        affordable=can_pay,
         promises=promises(spec, calibration, counted=bound_text),
         windows=promised_windows(complete_spec(spec, source, clock=0), source),
         period=period_of(source),

@@ -75,6 +75,23 @@ async def test_allotment_has_no_more_left_than_its_budget() -> None:
         assert (row["left"]["epsilon"], row["left_share"], row["limited"]) == (left, pytest.approx(left / 3), True)
 
 
+@pytest.mark.parametrize("patients", [{"epsilon": 8.0, "delta": 1e-5}, {"epsilon": 8.0}])
+async def test_plan_is_affordable_only_if_source_and_population_can_pay(patients: dict[str, Any]) -> None:
+    """The population has less ε than the source, and more δ or none."""
+    installation = Installation()
+    table = source("people", "table", epsilon=9.0, delta=1e-6, attributes={"sex": ["F", "M"]})
+    installation.driver.register(table, {"sex": ["F", "M"] * 50})
+    installation.driver.register_population({"population": "patients", **patients})
+    installation.driver.join("people", "patients")
+    installation.flow()
+    async with installation.web() as client:
+        for epsilon, affordable, left in ((8.5, False, 8.0), (9.5, False, 9.0), (7.5, True, None)):
+            wanted = stream("counts", "people", epsilon=epsilon, mechanism={"kind": "laplace", "answers": 9})
+            plan = await post(client, "/api/plan", wanted, VIEWER)
+            assert plan["affordable"] is affordable
+            assert left is None or plan["left"]["epsilon"] == left
+
+
 async def test_gaussian_noise_of_others_does_not_limit_an_allotment() -> None:
     """Under zCDP it gives the source's rest a δ, which the rest of an allotment without Gaussian noise lacks."""
     installation = Installation()

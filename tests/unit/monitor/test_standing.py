@@ -22,6 +22,9 @@ async def test_live_topic_declaration_is_described_in_words() -> None:
         declaration = await post(client, "/api/declarations", flights(attributes=with_text), VIEWER)
         text = "'gate_name' is text of at most 9 bytes: its values are private, and only unknown_groups and running_count group by it"
         assert text in declaration["remarks"]
+        unused = flights(attributes=with_text, accountant="zcdp", delta=1e-6)
+        declaration = await post(client, "/api/declarations", unused, VIEWER)
+        assert any("its values are private, and no stream groups by it" in one for one in declaration["remarks"])
         declaration = await post(client, "/api/declarations", flights(clock="marks"), VIEWER)
         assert any("marks in the topic alone" in one for one in declaration["remarks"])
         declaration = await post(client, "/api/declarations", flights(unit="person-period", period="1d"), VIEWER)

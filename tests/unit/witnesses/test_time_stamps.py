@@ -132,3 +132,10 @@ def test_address_without_tls_is_refused(address: str, tmp_path: Path) -> None:
     with pytest.raises(WitnessError, match="SOTTO_TIMESTAMP_AUTHORITY: is no https address") as refused:
         TimeStamper(address, tmp_path / "stamps.jsonl")
     assert "word" not in str(refused.value)
+
+
+def test_verifier_names_the_setting_that_is_missing_or_wrong(tmp_path: Path) -> None:
+    with pytest.raises(WitnessError, match="SOTTO_TIMESTAMP_ROOTS: is not set; give a PEM file"):
+        TimeStampVerifier(Path())
+    with pytest.raises(WitnessError, match=f"SOTTO_TIMESTAMP_ROOTS: {tmp_path} has no certificates"):
+        TimeStampVerifier(tmp_path)

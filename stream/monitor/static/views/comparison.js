@@ -41,7 +41,10 @@ function namesOf(attributes, total) {
   return attributes.length > MOST_NAMES ? `${count(attributes.length)} of ${count(total)} attributes` : attributes.join(", ");
 }
 
-/** `compare(fields, total)` takes the source, the budget and the table's number of attributes; `onTake(mechanism)` chooses a row. */
+/**
+ * `compare(fields, total, why)` takes the source, the budget, the table's number of attributes and, if nothing can be
+ * compared, why; `onTake(mechanism)` chooses a row.
+ */
 export function comparisonCard(session, onTake) {
   let shown = null; // the fields of the latest comparison
   let offered = null; // the source whose forms are offered; a second input may come before the answer to the first
@@ -59,7 +62,13 @@ export function comparisonCard(session, onTake) {
   form.addEventListener("change", () => shown && compare(shown, declared));
   wanted.addEventListener("change", () => shown && compare(shown, declared));
 
-  const compare = latest(async (isLatest, fields, total) => {
+  const compare = latest(async (isLatest, fields, total, why = "") => {
+    if (why) {
+      shown = null;
+      setText(progress, why);
+      problem.hidden = table.hidden = others.hidden = advice.hidden = true;
+      return;
+    }
     const alpha = typed(wanted);
     const sent = given({ ...fields, alpha, form: offered === fields.source ? form.value || undefined : undefined });
     shown = fields;

@@ -16,6 +16,7 @@ import { promise } from "./stream_table.js";
 
 const MOST_SOURCES = 500;
 const FACTS = ["Cost", "Left of the budget", "Accuracy promised", "Charged answers", "Calibration"];
+const ONLY_RUNNING = "On a live topic only mechanisms of running counts are compared. They need “In all windows together” in the source's declaration.";
 const AGAINST = [["epsilon", "against ε"], ["cutoff", "against charged answers"]];
 
 /** Format the number of windows for which a standing stream's error bound holds. */
@@ -158,7 +159,7 @@ export function planView({ query, session }) {
     showProgress();
     const { attributes } = own.value();
     const budget = { epsilon: typed(epsilon), delta: typed(delta), beta: typed(beta), queries: typed(expected), rows: knownRows() };
-    comparison.compare(given({ source: source.value, ...budget, attributes: declared.kind === "table" && attributes?.length ? attributes : undefined }), Object.keys(declared.attributes ?? {}).length);
+    comparison.compare(given({ source: source.value, ...budget, attributes: declared.kind === "table" && attributes?.length ? attributes : undefined }), Object.keys(declared.attributes ?? {}).length, declared.kind === "events" && !declared.total ? ONLY_RUNNING : "");
     try {
       const guesses = parameters({ rows: knownRows(), answer: typed(answer) });
       const found = await send(`/api/plan${guesses && `?${guesses}`}`, session.token, { method: "POST", body: spec() });
