@@ -283,7 +283,7 @@ def _describe_charged(shown: ShownGrant) -> str:
     found, texts = _COUNTED_CHARGES.get(shown.grant.calibration.kind), list[str]()
     if found is not None:
         texts.append(f"counts {found[0]}; from the first answer on, ε is also spent on {found[1]}")
-    if shown.totals.surplus:
+    if shown.used != shown.totals.tops:
         count = format_count(shown.totals.tops, "charged answer")
         texts.append(f"{count} cost as much as {shown.used} (rounded up), because alpha sets a question's price")
     return f"charged: {'; '.join(texts)}" if texts else ""
