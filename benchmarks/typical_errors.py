@@ -22,11 +22,12 @@ from sotto import Driver
 
 _HEADINGS = ("table", "rows", "cells of pairs", "cells of triples", "ranges")
 _TRIPLES, _RANGES = 30, 300
+_LEAST_ESTIMATE = 0.5
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Means over all numbers with a typical error: of that error, and of the true error; ``count`` numbers."""
+    """Means over all answers with a typical error: of that error, and of the true error, of the numbers of at least half a row."""
 
     published: float
     true: float
@@ -79,9 +80,14 @@ def _compared(answers: Iterable[Answer], truths: Sequence[Any]) -> Compared:
     true: list[float] = []
     for answer, truth in zip(answers, truths, strict=True):
         if answer.typical_error is not None:
-            errors = np.abs(np.array(answer.estimates or [answer.estimate], dtype=np.float64) - truth)
+            estimates = np.array(answer.estimates or [answer.estimate], dtype=np.float64)
             published.append(answer.typical_error)
-            true.append(float(errors.mean()))
+            shown = (
+                estimates >= _LEAST_ESTIMATE
+                if (estimates >= _LEAST_ESTIMATE).any()
+                else estimates < _LEAST_ESTIMATE
+            )
+            true.append(float(np.abs(estimates - truth)[shown].mean()))
     if not true:
         return Compared(math.nan, math.nan, 0)
     return Compared(float(np.mean(published)), float(np.mean(true)), len(true))

@@ -18,7 +18,7 @@ from schemas import EstimateCalibration
 from stream.privacy.composition.losses import losses
 from stream.privacy.mechanisms.measurements import Axes, Measurements
 from stream.privacy.mechanisms.releases import TensorCells
-from stream.privacy.mechanisms.selection import TypicalErrors, error_of_sums
+from stream.privacy.mechanisms.selection import ErrorScale, TypicalErrors, unevenness
 from stream.privacy.noise.samplers import Symmetric, TwoSidedGeometric
 from stream.privacy.planning.warm_starts import compared_orders, typical_law
 from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, NoMemory, calibration, count_cells, two_sided
@@ -144,17 +144,41 @@ def test_figure_adds_noise_of_the_law_once_and_is_never_below_it() -> None:
     low, high = GivenNoise(-(1 << 40)), GivenNoise(1 << 20)
     least, found = (compute_typical_errors([(0, 0, 0)], made, draws, weights) for draws in (low, high))
     [axes] = SETS[3]
-    floor, raised = least.error_scale(axes, least.warm_start), found.error_scale(axes, found.warm_start)
+    floor, raised = (one.error_scale(axes, one.warm_start, one.estimate_on) for one in (least, found))
     assert floor is not None
     assert raised is not None
     [law] = low.laws
-    assert floor == pytest.approx(float(1 / law.rate) / STEPS / 12**0.5, rel=1e-5)  # type: ignore[union-attr]
+    assert floor.scale == pytest.approx(float(1 / law.rate) / STEPS / 12**0.5, rel=1e-5)  # type: ignore[union-attr]
     distance = found._mean_distance([axes]) + (1 << 20)
-    assert raised == pytest.approx(distance / STEPS / 12**0.5, rel=1e-5)
-    found.error_scale(axes, found.warm_start)
+    assert raised.scale == pytest.approx(distance / STEPS / 12**0.5, rel=1e-5)
+    found.error_scale(axes, found.warm_start, found.estimate_on)
     assert len(high.laws) == 1
 
 
-def test_typical_error_of_all_or_no_cells_is_zero() -> None:
-    assert error_of_sums(60.0, 12, 12) == error_of_sums(60.0, 0, 12) == 0.0
-    assert error_of_sums(60.0, 6, 12) == 30.0
+@pytest.mark.parametrize("factor", [None, 1.0, 4.0])
+def test_typical_error_of_all_or_no_cells_is_zero(factor: float | None) -> None:
+    scale = ErrorScale(60.0, factor)
+    assert scale.error_of_sums(1.0, [900.0], 1000) == scale.error_of_sums(0.0, [0.0], 1000) == 0.0
+
+
+def test_typical_error_of_measured_noise_follows_the_share_of_cells() -> None:
+    assert ErrorScale(60.0, None).error_of_sums(0.5, [2.0], 1000) == 30.0
+
+
+def test_typical_error_of_estimates_follows_their_share_of_rows() -> None:
+    """In a uniform estimate the shares of cells and rows are equal, and so are both errors."""
+    uniform = ErrorScale(60.0, unevenness(TensorCells(np.full((4, 5), 1 << 30, dtype=np.int64))))
+    assert uniform.unevenness == pytest.approx(1.0, rel=1e-6)
+    assert uniform.error_of_sums(0.05, [50.0], 1000) == pytest.approx(60.0 * (0.05 * 0.95) ** 0.5, rel=1e-6)
+    one_cell = np.zeros((4, 25), dtype=np.int64)
+    one_cell[0, :4] = 1 << 30
+    assert unevenness(TensorCells(one_cell)) == pytest.approx(5.0, rel=1e-6)
+    many = ErrorScale(60.0, 5.0)
+    assert many.error_of_sums(0.01, [250.0], 1000) == pytest.approx(300.0 * (0.25 * 0.75) ** 0.5)
+    assert many.error_of_sums(0.01, [0.0], 1000) == many.error_of_sums(0.01, [1.0], 1000) > 0.0
+    assert many.error_of_sums(0.01, [250.0, 0.0, 0.0], 1000) == many.error_of_sums(0.01, [250.0], 1000)
+
+
+def test_unevenness_does_not_depend_on_the_order_of_cells() -> None:
+    cells = np.random.default_rng(1).integers(0, 1 << 40, 5000)
+    assert unevenness(TensorCells(cells)) == unevenness(TensorCells(cells[::-1].copy()))

@@ -43,7 +43,7 @@ from stream.privacy.mechanisms.estimate_questions import (
 from stream.privacy.mechanisms.maximum_entropy import average_equal_axes, fit_distribution
 from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, ValueCache, price_alone
 from stream.privacy.mechanisms.releases import TensorCells, weighted_sums
-from stream.privacy.mechanisms.selection import TypicalErrors, measure_workload
+from stream.privacy.mechanisms.selection import ErrorScale, TypicalErrors, measure_workload
 from stream.privacy.noise.samplers import IntegerArray, NoiseScaleError, sampler
 from stream.privacy.planning.estimate_plans import ErrorBounds
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
@@ -81,7 +81,7 @@ class EstimateAnswer:
     - ``rates``: the 95 % confidence interval of each measured rate or share.
     - ``is_covered``: False if the question is about an attribute, or two attributes, that no measured
       marginal contains.
-    - ``error_scale``: R of `selection`, from which the typical error of the estimate follows; None if unknown.
+    - ``error_scale``: the scale of the estimate's typical error; None if unknown.
     """
 
     kind: Literal["settled", "below", "above", "unpromised", "priced", "refused", "limited"]
@@ -94,7 +94,7 @@ class EstimateAnswer:
     noise: NoiseSum | None = None
     rates: tuple[tuple[float, float], ...] | None = None
     is_covered: bool = True
-    error_scale: float | None = None
+    error_scale: ErrorScale | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +142,7 @@ class Estimator:
         self._marginal_bounds: RecentCache[tuple[Axes, int, bool], tuple[float, int | None]] = RecentCache(
             _MAX_CACHED_BOUNDS
         )
-        self._coverage: RecentCache[Axes, tuple[bool, float | None]] = RecentCache(_MAX_CACHED_BOUNDS)
+        self._coverage: RecentCache[Axes, tuple[bool, ErrorScale | None]] = RecentCache(_MAX_CACHED_BOUNDS)
 
     @property
     def nbytes(self) -> int:
@@ -397,7 +397,7 @@ class Estimator:
         """Return an answer with the estimate's numbers and the error bound of each, if there is one."""
         if (known := self._coverage.get(axes)) is None:
             typical = self._typical_errors
-            scale = None if typical is None else typical.error_scale(axes, self._measured)
+            scale = None if typical is None else typical.error_scale(axes, self._measured, self._estimated_shares)
             known = self._measured.are_measured_together(axes), scale
             self._coverage.put(axes, known)
         is_covered, scale = known

@@ -17,11 +17,12 @@ the public (or noisy) number of rows. Key, stream and table determine all result
 
 *Typical errors* of estimates (docs/proofs/pmw.md): the root distance of a set A of attributes is
 ‖D_A − F_A‖₁/√|A|, with the table's counts D_A, the estimated counts F_A and the number |A| of cells. Let R
-be the mean root distance of sets with equal numbers of attributes. An estimate that sums the share f of all
-cells typically errs by R·√(f·(1 − f)); for a single cell this is about the mean error of a cell. If a
-measured marginal contains the set, R follows from the marginal's noise. Otherwise R is measured once, after
-the warm start: a noisy mean over all expected sets with this number of attributes. One person changes each
-‖D_A − F_A‖₁ by at most the sensitivity, and so also the weighted mean of these distances.
+be the mean root distance of sets with equal numbers of attributes. If a measured marginal contains the set, R
+follows from the marginal's noise, which is the same in all cells: an estimate that sums the share f of all cells
+typically errs by R·√(f·(1 − f)). Otherwise R is measured once, after the warm start: a noisy mean over all expected
+sets with this number of attributes. One person changes each ‖D_A − F_A‖₁ by at most the sensitivity, and so also the
+weighted mean of these distances. A cell's error then grows with about the root of its estimate, and an estimate with
+the share p of all rows typically errs by uR·√(p·(1 − p)), with the *unevenness* u = √(|A|·ΣF_A)/Σ√F_A.
 """
 
 from __future__ import annotations
@@ -292,6 +293,45 @@ def _estimate(
     return estimate
 
 
+_ROOT_STEPS: Final = 1024
+"""The steps in which roots of estimated shares are rounded down."""
+
+_LEAST_ESTIMATE: Final = 0.5
+"""The least estimate, in rows, of a number that is shown as more than 0."""
+
+
+def unevenness(estimate: TensorCells) -> float:
+    """Return u of an estimate: 1 if all of its cells are equal, and larger the fewer cells have most of the rows.
+
+    The sum of whole roots does not depend on the order of its terms, so it has the same bits on every machine.
+    """
+    roots = int((np.sqrt(estimate.flat.astype(np.float64)) * _ROOT_STEPS).astype(np.int64).sum())
+    return math.sqrt(estimate.flat.size * estimate.total) * _ROOT_STEPS / max(roots, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorScale:
+    """The typical error of estimates on one set of attributes.
+
+    ``scale`` is R, in rows, and ``unevenness`` is u; None if a measured marginal contains the set.
+    """
+
+    scale: float
+    unevenness: float | None
+
+    def error_of_sums(self, cells_share: float, estimates: Sequence[float], rows: int) -> float:
+        """Return the mean typical error of estimates of rows that each add up the same share of all cells.
+
+        If some estimates are at least half a row, the mean is over these.
+        """
+        if self.unevenness is None or not 0.0 < cells_share < 1.0:
+            return self.scale * math.sqrt(cells_share * (1.0 - cells_share))
+        least = 1.0 / max(rows, 2)  # an estimate of no row errs like one of a single row
+        known = [one for one in estimates if one >= _LEAST_ESTIMATE] or estimates
+        shares = [min(max(one / max(rows, 1), least), 1.0 - least) for one in known]
+        return self.scale * self.unevenness * sum(math.sqrt(one * (1.0 - one)) for one in shares) / len(shares)
+
+
 @dataclass(eq=False)
 class TypicalErrors:
     """The typical errors of one stream's estimates.
@@ -309,18 +349,23 @@ class TypicalErrors:
         self._compared_counts = compared_orders(warm_start_order(self.warm_start.calibration), self.expected)
         self._known: dict[int, float | None] = {}
 
-    def error_scale(self, axes: Axes, measured: Measurements) -> float | None:
-        """Return R of estimates on these axes, in rows; None if R is not known.
+    def error_scale(
+        self, axes: Axes, measured: Measurements, current_estimate: Callable[[Axes], TensorCells]
+    ) -> ErrorScale | None:
+        """Return the typical error of estimates on these axes; None if it is not known.
 
-        ``measured`` has all measurements so far.
+        ``measured`` has all measurements so far, and ``current_estimate`` follows from them.
         """
         if covering := measured.covering_marginals(axes):
             cells = math.prod(measured.sizes[axis] for axis in axes)
-            return min(mean_noise(one.law) * math.sqrt(one.cells_per_cell * cells) for one in covering)
+            return ErrorScale(
+                min(mean_noise(one.law) * math.sqrt(one.cells_per_cell * cells) for one in covering), None
+            )
         attribute_count = len(axes)
         if attribute_count not in self._known:
             self._known[attribute_count] = self._noisy_mean(attribute_count)
-        return self._known[attribute_count]
+        scale = self._known[attribute_count]
+        return None if scale is None else ErrorScale(scale, unevenness(current_estimate(axes)))
 
     def _noisy_mean(self, attribute_count: int) -> float | None:
         """Return R of the expected sets that the warm start did not measure.
@@ -344,9 +389,3 @@ class TypicalErrors:
             marginal_distance(self.warm_start, axes, self.estimate_on(axes).tensor, self.rows) for axes in sets
         ]
         return sum(weight * one for weight, one in zip(weights, distances, strict=True)) // sum(weights)
-
-
-def error_of_sums(error_scale: float, summed_cells: int, cells: int) -> float:
-    """Return the typical error of an estimate that adds up ``summed_cells`` of ``cells`` cells."""
-    share = summed_cells / cells
-    return error_scale * math.sqrt(share * (1.0 - share))

@@ -19,7 +19,6 @@ from stream.privacy.mechanisms.estimate_questions import (
     Spreads,
 )
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
-from stream.privacy.mechanisms.selection import error_of_sums
 from stream.privacy.noise.samplers import sampler
 from stream.privacy.planning.hypothesis_plans import rows_rate
 from stream.privacy.planning.plans import first_price, shown_price
@@ -113,7 +112,8 @@ def _typical_error(current: EstimateState, read: ReadQuestion, answer: EstimateA
     if answer.error_scale is None or read.form not in _TYPICAL_FORMS or not question.full_weights:
         return None
     cells = math.prod(current.estimator.sizes[axis] for axis in question.axes)
-    found = error_of_sums(answer.error_scale, question.summed_cells, cells)
+    estimates = [number / question.unit for number in answer.numbers]
+    found = answer.error_scale.error_of_sums(question.summed_cells / cells, estimates, current.rows)
     return (found / current.rows if read.form == "fraction" else found) or None
 
 
