@@ -22,7 +22,7 @@ from stream.privacy.ledger.grants import Grant
 from stream.privacy.ledger.ledger_records import exhausted_reason
 from stream.privacy.ledger.retirement import DIGEST_BYTES, name_digest
 from stream.privacy.ledger.state_machine import Ledger
-from stream.processing.protocol import RETIRED_PREFIX, Message, Outputs
+from stream.processing.protocol import REPEATED_HEADER, RETIRED_PREFIX, Message, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 POINT_INTERVAL_MS: Final = 60_000
@@ -299,11 +299,15 @@ class ControlPublisher:
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
 
-    def publish_control(self, account: Account, grant: Grant, outputs: Outputs) -> None:
-        """Publish a stream's control event to the worker of its partition."""
+    def publish_control(self, account: Account, grant: Grant, outputs: Outputs, *, repeats: bool = False) -> None:
+        """Publish a stream's control event to the worker of its partition.
+
+        ``repeats`` says that the stream was opened earlier, although its event may say no more than its opening.
+        """
         control = build_control_event(account, grant)
         key = grant.stream.encode()
-        message: Message = (key, schemas.control_codec.encode(control), ())
+        headers = [(REPEATED_HEADER, b"")] if repeats else ()
+        message: Message = (key, schemas.control_codec.encode(control), headers)
         outputs.add(self._topics.control, partition_of(key, self._topics.partitions), message)
 
     def publish_retired(self, retired: Mapping[str, schemas.RetiredAnswer], outputs: Outputs) -> None:

@@ -280,7 +280,7 @@ class RequestHandler:
         if isinstance(account.source, TableSource):
             fingerprint = self._readings.fingerprint(account.source, account.version + 1)
             for grant in refresh_source(self._ledger, account, fingerprint, close=request.close):
-                self._control_publisher.publish_control(account, grant, outputs)
+                self._control_publisher.publish_control(account, grant, outputs, repeats=True)
         return {"version": account.version}
 
     def _receipt(self, request: Request, digest: str, outcome: Outcome) -> Receipt:

@@ -278,7 +278,8 @@ class RestoredLedger:
         for streams in _batches(self.streams()):
             outputs = Outputs()
             for source, stream in streams:
-                self._control_publisher.publish_control(*self.ledger.find_stream(source, stream), outputs)
+                found = self.ledger.find_stream(source, stream)
+                self._control_publisher.publish_control(*found, outputs, repeats=True)
             yield outputs
         outputs = Outputs()
         progress = LedgerProgress(requests=requests, charges=charges, trail=self._trail.head)

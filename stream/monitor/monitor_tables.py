@@ -50,7 +50,7 @@ from stream.monitor.record_shapes import (
 )
 from stream.privacy.composition.costs import displayed_state, ordinary_charges_left
 from stream.processing.dead_letters import TopicRefusals, says_exhausted
-from stream.processing.protocol import RecordLike
+from stream.processing.protocol import REPEATED_HEADER, RecordLike
 from stream.processing.topic_names import Topics
 
 MAX_RECENT_REJECTED = 100
@@ -315,7 +315,7 @@ class MonitorTables:
         control = decode_record(ControlShape, record.value)
         entry = self._get_or_add_stream(name)
         if control.kind == "opened":
-            if not control.extensions:
+            if not (control.extensions or REPEATED_HEADER in dict(record.headers)):
                 entry.opened = record.timestamp / 1000
             return
         # A stream that is halted as exhausted has not ended: it may be extended.

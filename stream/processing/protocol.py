@@ -205,6 +205,9 @@ _encode_control = msgspec.json.Encoder().encode
 RETIRED_PREFIX: Final = b"@retired|"
 """Prefix of the keys of ``RetiredStreams`` records; stream names never start with an at-sign."""
 
+REPEATED_HEADER: Final = "sotto-repeated"
+"""The header of a control event of a stream that was opened before the event's time."""
+
 
 def control_summary(value: bytes) -> bytes:
     """Return a control event with only the fields that ``is_stale`` needs, in about 100 bytes."""

@@ -313,6 +313,28 @@ async def test_page_points_to_the_earlier_answer_of_a_repeated_question(open_pag
         assert all(json.loads(line)["time"].endswith("Z") for line in lines)
 
 
+async def test_answers_without_a_card_are_saved_and_not_asked_again(open_page: OpenPage) -> None:
+    """Fifty prices push the answer's card off the page."""
+    scene = people(counts={"kind": "laplace", "answers": 40})
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        await ask(page)
+        await expect(page.get_by_role("region", name="Answer")).to_have_count(1)
+        for shown in range(1, 51):
+            await page.get_by_role("button", name="Price").first.click()
+            await expect(page.get_by_role("region", name="Price")).to_have_count(shown)
+        await expect(page.get_by_role("region", name="Answer")).to_have_count(0)
+        asked = len(scene.asks)
+        await ask(page)
+        await expect(page.locator(".outcome:visible")).to_contain_text("see the stream's page")
+        assert len(scene.asks) == asked
+        async with page.expect_download() as saving:
+            await page.get_by_role("button", name="Save answers").click()
+        saved = await (await saving.value).path()
+        [line] = (await asyncio.to_thread(saved.read_text, encoding="utf-8")).splitlines()
+        assert json.loads(line)["answer"]["answer"]["outcome"] == "answer"
+
+
 async def test_condition_without_effect_is_not_left_out(open_page: OpenPage) -> None:
     scene = people(counts={"kind": "laplace", "answers": 3})
     async with scene.served() as address:

@@ -17,7 +17,8 @@ import { example } from "./stream.js";
 const MOST_STREAMS = 500;
 const MOST_TABLES = 50;
 const MOST_SKIPPED = 9; // streams that the kind of question offers but whose definitions do not fit it
-const KEPT = 50;
+const MOST_SHOWN = 50; // cards
+const MOST_KEPT = 1000; // answers to save, which also tell a repeated question
 const REFRESH_MS = 5000; // least time between two looks at the stream, which other clients may ask too
 const CONFIRMED_SHARE = "10%"; // of the grant; a question with its own error that costs more needs a confirmation
 const pendingKey = (name) => `sotto.pending ${name}`; // the place in this tab's storage, which outlasts a reload
@@ -162,7 +163,7 @@ export function askView({ query, session }) {
     const earlier = answers.find((one) => one.wanted === wanted && one.isAnswer);
     if (earlier && repeated !== wanted) {
       repeated = wanted;
-      tell(`Answered at ${earlier.time}, see below. To ask again, and pay again if the stream charges, press the button again.`, "waiting");
+      tell(`Answered at ${earlier.time}, see ${earlier.element ? "below" : "the stream's page"}. To ask again, and pay again if the stream charges, press the button again.`, "waiting");
       outcome.scrollIntoView({ block: "nearest" });
       return;
     }
@@ -207,12 +208,13 @@ export function askView({ query, session }) {
     shown.prepend(answered.element);
     nothing.hidden = true;
     answered.element.scrollIntoView({ block: "nearest" }); // at once, without motion
-    saveButton.hidden = false;
-    while (answers.length > KEPT) {
-      const oldest = answers.pop();
-      oldest.close();
-      oldest.element.remove();
+    for (const older of answers.slice(MOST_SHOWN).filter(({ element }) => element)) {
+      older.close();
+      older.element.remove();
+      Object.assign(older, { element: null, close() {} });
     }
+    answers.splice(0, answers.length, ...answers.filter(({ element, isAnswer }) => element || isAnswer).slice(0, MOST_KEPT));
+    saveButton.hidden = !answers.some(({ isAnswer }) => isAnswer);
   }
 
   /** Say what the next answer costs, and prefill the SELECT if the user has written none. */

@@ -84,6 +84,29 @@ async def test_api_refreshes_table() -> None:
     assert "closed by the refresh to version 2" in rows["histogram"]["reason"]
 
 
+async def test_refresh_changes_neither_the_opening_nor_the_answers_of_a_stream() -> None:
+    installation = Installation()
+    table = source("people", "table", epsilon=9.0, path="-", attributes={"sex": ["F", "M"]})
+    installation.driver.register(table, {"sex": ["F", "M"]})
+    installation.driver.open(stream("counts", "people", "laplace", mechanism={}))
+    installation.driver.ask("counts", where="sex = 'F'")
+    installation.flow()
+    opened, installation.now = installation.now, installation.now + 7200
+    async with installation.web() as client:
+        await post(client, "/api/refreshes", {"request": "1", "source": "people"})
+        assert (await get(client, "/api/streams/counts"))["row"]["opened"] == opened
+        assert len((await get(client, "/api/streams/counts/answers"))["items"]) == 1
+    late = Installation(driver=installation.driver, now=installation.now)
+    _, *repeated = [one for one in installation.records() if one.topic == installation.driver.topics.control]
+    for record in [one for one in installation.records() if one.topic == installation.driver.topics.ledger]:
+        late.tables.add_record(record)
+    for record in repeated:  # compaction has deleted the opening's record
+        late.tables.add_record(record)
+    async with late.web() as client:
+        assert (await get(client, "/api/streams/counts"))["row"]["opened"] is None
+        assert len((await get(client, "/api/streams/counts/answers"))["items"]) == 1
+
+
 async def shown_versions(client: WebClient) -> dict[str, int | None]:
     return {row["source"]: row["version"] for row in (await get(client, "/api/sources"))["items"]}
 
