@@ -311,7 +311,7 @@ def _parse_column(
         attribute = attribute_of(node, "SELECT")
         if attribute.casefold() not in {name.casefold() for name in groups}:
             raise StatementError(
-                f"'{attribute}' is neither grouped by nor added up; GROUP BY it, or ask AVG of it"
+                f"'{attribute}' is neither grouped by nor added up; if the table has it, GROUP BY it, or ask AVG of it"
             )
         return GroupColumn(name if is_aliased or is_calendar_name(node.name) else node.name, attribute)
     try:

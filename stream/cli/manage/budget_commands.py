@@ -148,9 +148,10 @@ def refresh(
     with Client() as client:
         present = [one for one in client.list_streams(source) if one.ending is None]
         if not yes:
-            kept = RESULTS_KEPT_BY_MECHANISM
+            # A live topic is refused.
+            tables = [one.spec for one in present if one.spec.standing is None]
             _confirm_closing(
-                source, [one.spec.stream for one in present if close or one.spec.mechanism.kind in kept]
+                source, [one.stream for one in tables if close or one.mechanism.kind in RESULTS_KEPT_BY_MECHANISM]
             )
         before = {one.spec.stream for one in present}
         receipt = client.refresh(source, close=close)

@@ -13,6 +13,7 @@ from stream.cli.app import app
 from stream.cli.manage import budget_commands
 from stream.cli.output import CommandError
 from tests.commands import connect_commands
+from tests.unit.feeds.live import flights, standing
 
 SOURCE = {
     "kind": "table",
@@ -69,3 +70,11 @@ def test_refresh_at_a_terminal_asks_first(
     assert "closes 1 stream: histogram, even if no row has changed" in asked.stderr
     assert (driver.grant("visits", "histogram").state == "open") == (version == 1)
     assert ("nothing has changed" in str(asked.exception)) == (version == 1)
+
+
+@pytest.mark.usefixtures("driver")
+def test_refresh_of_a_live_topic_is_refused_before_a_confirmation(driver: Driver) -> None:
+    driver.register(flights())
+    driver.open(standing(), acknowledge=True)
+    refused = CliRunner().invoke(app, ["source", "refresh", "flights", "--close"])
+    assert "only tables can be refreshed" in str(refused.exception)
