@@ -54,6 +54,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/kafka/test_kafka_streams_example.py": "brokers",
     "tests/kafka/test_mechanisms.py::test_releases_and_estimates_are_equal_after_kill": "chaos",
     "tests/kafka/test_monitor.py::test_killed_monitor_shows_same_figures_and_delays_no_service": "chaos",
+    "tests/kafka/test_monitor_cut_off.py": "brokers",
     "tests/kafka/test_periods.py": "chaos",
     "tests/kafka/test_processes.py": "chaos",
     "tests/kafka/test_recreated_topics.py": "chaos",

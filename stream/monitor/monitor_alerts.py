@@ -212,6 +212,10 @@ class AlertReader:
         """Read until cancelled."""
         await retry_reading(self._read, "answers, for alerts")
 
+    async def positions(self) -> dict[TopicPartition, int]:
+        """Return the positions after the read answers."""
+        return self._positions
+
     async def _read(self) -> None:
         async with create_reader(self._settings, fetch_max_wait_ms=100) as consumer:
             await require_visible(consumer, self._partitions[0].topic)
@@ -219,14 +223,13 @@ class AlertReader:
             ends = await self._seek_to_first(consumer)
             while True:
                 fetched = await consumer.getmany(timeout_ms=500, max_records=self._settings.batch_events)
-                for partition, records in fetched.items():
+                for records in fetched.values():
                     for record in select_readable(records):
                         self._alerts.add_answer(record)
-                    self._positions[partition] = records[-1].offset + 1
                     await asyncio.sleep(0)
+                self._positions = {one: await consumer.position(one) for one in self._partitions}
                 if not self._alerts.complete:
-                    read = [await consumer.position(one) >= end for one, end in ends.items()]
-                    self._alerts.complete = all(read)
+                    self._alerts.complete = all(self._positions[one] >= end for one, end in ends.items())
                     self._alerts.tables.changes["alerts"] += self._alerts.complete
 
     async def _seek_to_first(self, consumer: Any) -> dict[TopicPartition, int]:

@@ -1,7 +1,7 @@
 """Runs the monitor's parts in one process: topic reader, web server and periodic checks.
 
-The checks query the services' consumer groups (``GroupWatch``) and compare the topics with their
-layout (``TopicWatch``).
+The checks query the services' consumer groups (``GroupWatch``), compare the topics with their
+layout (``TopicWatch``) and the readers' positions with the topics' ends (``ReaderWatch``).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from stream.monitor.api.tokens import TokenFile
 from stream.monitor.entries import Series
 from stream.monitor.monitor_alerts import AlertReader, Alerts
 from stream.monitor.monitor_tables import MonitorTables
+from stream.monitor.reader_watch import SILENT, ReaderWatch
 from stream.monitor.topic_readers import TopicReader, TrailReader
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from stream.monitor.api.single_sign_on import SingleSignOn
 
 CONTACT_SECONDS = 15.0
-"""Seconds without contact to Kafka after which the monitor is not ready."""
+"""Seconds without answers from Kafka to a check or a reader after which the monitor is not ready."""
 GROUPS_SECONDS = 2.0
 """Seconds between two queries of the groups."""
 THROUGHPUT_SECONDS = 60
@@ -85,12 +86,14 @@ async def serve_monitor(
         on_demand_client = OnDemandClient(settings)
         asker = Asker(on_demand_client.ask) if settings.monitor_asks else None
         alerts = Alerts(tables) if settings.monitor_alerts else None
+        alert_readers = [] if alerts is None else [AlertReader(settings, client.topics, alerts)]
+        reader_watch = ReaderWatch(settings, [reader, trail_reader, *alert_readers])
         monitor = Monitor(
             tables,
             read_tokens,
             settings,
             client.request,
-            lambda: _readiness(reader, trail_reader, groups),
+            lambda: _readiness(reader, trail_reader, groups, reader_watch),
             asker=asker,
             alerts=alerts,
             answers=AnswerLog(settings, client.topics) if asker is not None or alerts is not None else None,
@@ -104,13 +107,13 @@ async def serve_monitor(
             log.info("monitor is up", host=settings.monitor_host, port=settings.monitor_port)
             coroutines: list[Coroutine[Any, Any, None]] = [
                 trail_reader.run(),
+                *(one.run() for one in alert_readers),
                 groups.run(),
+                reader_watch.run(),
                 TopicWatch(settings, monitor.set_topics).run(),
                 _record_history(monitor),
                 on_demand_client.disconnect_when_idle(),
             ]
-            if alerts is not None:
-                coroutines.append(AlertReader(settings, client.topics, alerts).run())
             tasks = [asyncio.create_task(one) for one in coroutines]
             ends = [asyncio.create_task(stopping.wait()), asyncio.create_task(reader.app.wait_until_stopped())]
             try:
@@ -130,15 +133,23 @@ async def serve_monitor(
     log.info("monitor stopped")
 
 
-def _readiness(reader: TopicReader, trail_reader: TrailReader, groups: GroupWatch) -> Readiness:
+_CUT_OFF: Final = "the monitor's readers get no answers from Kafka; restart the monitor if certificates or passwords were changed"
+
+
+def _readiness(
+    reader: TopicReader, trail_reader: TrailReader, groups: GroupWatch, reader_watch: ReaderWatch
+) -> Readiness:
     if reader.unread_offsets is None or trail_reader.unread_offsets is None:
         return Readiness(ready=False, behind=0, reason="the topics' ends are not known yet")
     if behind := reader.unread_offsets + trail_reader.unread_offsets:
         return Readiness(
             ready=False, behind=behind, reason="the monitor has not yet read its topics to their ends"
         )
-    if groups.answered_at is None or time.monotonic() - groups.answered_at > CONTACT_SECONDS:
-        return Readiness(ready=False, behind=0, reason=groups.fault)
+    for watch in (groups, reader_watch):
+        if watch.answered_at is None or time.monotonic() - watch.answered_at > CONTACT_SECONDS:
+            return Readiness(ready=False, behind=0, reason=watch.fault)
+    if reader_watch.longest_wait > CONTACT_SECONDS:
+        return Readiness(ready=False, behind=0, reason=_CUT_OFF)
     return Readiness(ready=True, behind=0)
 
 
@@ -164,7 +175,6 @@ class _Member:
     partitions: frozenset[int]
 
 
-_SILENT: Final = "Kafka does not answer"
 _REFUSED: Final = "Kafka refuses to describe the services' groups; see 'sotto topics acl --role monitor'"
 
 
@@ -186,7 +196,7 @@ class GroupWatch:
         self._throughput: dict[tuple[str, int], Series] = {}
         self.answered_at: float | None = None
         """Time of Kafka's last answer, on the monotonic clock."""
-        self.fault = _SILENT
+        self.fault = SILENT
         """The reason for which Kafka's last answer is old, if it is."""
 
     async def run(self) -> None:
@@ -203,7 +213,7 @@ class GroupWatch:
                         self.answered_at = time.monotonic()
                         await asyncio.sleep(GROUPS_SECONDS)
             except (KafkaError, OSError) as error:
-                self.fault = _REFUSED if isinstance(error, GroupAuthorizationFailedError) else _SILENT
+                self.fault = _REFUSED if isinstance(error, GroupAuthorizationFailedError) else SILENT
                 log.warning("cannot query the consumer groups", error=type(error).__name__)
             await asyncio.sleep(GROUPS_SECONDS)
 

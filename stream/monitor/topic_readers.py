@@ -215,16 +215,18 @@ class TopicReader:
                 await asyncio.sleep(1.0)
 
     async def _has_fetched(self, ends: dict[TopicPartition, int]) -> bool:
-        """Return True if the positions of Faust's consumer are at or after all ends."""
-        consumer = self.app.consumer
-        for topic_partition, end in ends.items():
-            faust_partition = TP(topic_partition.topic, topic_partition.partition)
-            position = (
-                await consumer.position(faust_partition) if faust_partition in consumer.assignment() else None
-            )
-            if position is None or position < end:
-                return False
-        return True
+        positions = await self.positions()
+        return all(positions.get(one, -1) >= end for one, end in ends.items())
+
+    async def positions(self) -> dict[TopicPartition, int]:
+        """Return the positions of Faust's consumer, which include buffered records."""
+        consumer, positions = self.app.consumer, {}
+        for topic_partition in self._partitions:
+            if (faust_partition := TP(*topic_partition)) in consumer.assignment():
+                position = await consumer.position(faust_partition)
+                if position is not None:
+                    positions[topic_partition] = position
+        return positions
 
 
 def _credentials(settings: Settings) -> faust.auth.Credentials | None:
@@ -319,6 +321,10 @@ class TrailReader:
                 if self.unread_offsets != 0:
                     self.unread_offsets = max(end - self._position, 0)
                 await asyncio.sleep(0)
+
+    async def positions(self) -> dict[TopicPartition, int]:
+        """Return the position after the new entries."""
+        return {} if self._start is None else {self._trail: self._position}
 
     async def _find_start(self, consumer: Any, end: int) -> int:
         """Return the offset at which to begin; unless it is the first, prepare the tables' trail for earlier entries."""

@@ -16,6 +16,7 @@ from stream.monitor import monitor_service
 from stream.monitor.api import views
 from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
 from stream.monitor.monitor_service import GroupWatch, _readiness
+from stream.monitor.reader_watch import ReaderWatch
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
 from stream.settings import Settings
@@ -247,7 +248,7 @@ async def test_readiness_tells_a_missing_right_from_a_silent_kafka(
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(groups.run(), 0.01)
     reader: Any = SimpleNamespace(unread_offsets=0)
-    assert reason in str(_readiness(reader, reader, groups).reason)
+    assert reason in str(_readiness(reader, reader, groups, ReaderWatch(found.settings, [])).reason)
 
 
 async def test_refused_share_is_for_operators_only() -> None:
