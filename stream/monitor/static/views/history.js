@@ -194,7 +194,7 @@ function answerRow(row, mechanism, unit) {
   return make(
     "tr",
     {},
-    cells.map((text, index) => make("td", { "data-label": names[index], "data-empty": text === "–" ? "true" : null }, text)),
+    cells.map((text, index) => make("td", { "data-label": names[index], "data-empty": text === "–" ? "true" : null, class: /^-?[\d.,]+( |$)/.test(text) ? "cell-figure" : null }, text)),
   );
 }
 
