@@ -126,6 +126,9 @@ def join(
     """Add a source to a population permanently; refused unless its grants fit the population's budget."""
     with Client() as client:
         receipt = client.join(source, population)
+        registered = client.list_sources()
+    own = next(record.source for record in registered if record.source.source == source)
+    print_warnings(filter(None, [warn_about_shared_data(own, registered)]))
     joined = f"source {source} belongs to population {population}: its past and future grants count there too"
     show_result(receipt, joined, receipt.meaning, as_json=as_json)
 

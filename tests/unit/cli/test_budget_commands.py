@@ -224,10 +224,13 @@ def test_source_command_warns_of_the_data_of_another_budget(
     assert "people; end the streams" in added("replaced", "data/p.csv", neighbors="replace"), "it cannot join"
     driver.halt("replaced")
     assert "warning" not in added("other", "data/q.csv")
-    run_connected("source", "join", "first", "patients")
+    assert "warning" not in run_connected("source", "join", "first", "patients")
     assert "warning" not in added("third", "data/p.csv", population="patients")
     driver.halt("first")
     assert "'second', 'third', but" in added("fourth", "data/p.csv")
+    driver.register_population({"population": "visitors", "epsilon": 12})
+    split = run_connected("source", "join", "fourth", "visitors")
+    assert "warning: path: fourth has the same data as 'second', 'third', but a separate budget" in split
 
 
 def test_source_command_warns_if_the_source_was_registered_before(driver: Driver, tmp_path: Path) -> None:
