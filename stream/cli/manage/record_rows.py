@@ -163,10 +163,7 @@ def show_attributes(source: Source) -> None:
         return
     columns = source.columns if isinstance(source, TableSource) else {}
     rows: list[list[str]] = [[name, one.kind, describe_values(one)] for name, one in source.attributes.items()]
-    unused = "" if source.accountant == "pure" else "; no stream groups by it under zCDP"
-    rows += [
-        [name, "text", f"private, at most {one.max_length:,} bytes{unused}"] for name, one in source.texts.items()
-    ]
+    rows += [[name, "text", f"private, at most {one.max_length:,} bytes"] for name, one in source.texts.items()]
     if rows:
         show_table(
             format_count(len(rows), "attribute"),
