@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from stream.privacy.composition.costs import PARTS_PER_CHARGE, RefusedError, str
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, count_price, epsilon_of, name_of, plan_calibrations
 from stream.privacy.planning.promises import promises
+from stream.questions.first_windows import warn_about_past_windows
 from stream.questions.stream_watch import describe_live_topic, describe_standing_query, describe_window_count
 
 _DAY_MS: Final = 86_400_000
@@ -172,6 +174,8 @@ def _print_plan(plan: StandingPlan, alternative: StandingPlan | str, source: Eve
         ],
     )
     say(describe_standing_query(plan.given_spec, source), soft_wrap=True)
+    if (missed := warn_about_past_windows(plan.given_spec, source, time.time())) is not None:
+        say(missed, soft_wrap=True)
     say(describe_live_topic(source), soft_wrap=True)
     for promise in promises(spec, chosen):
         say(f"{promise}", soft_wrap=True)

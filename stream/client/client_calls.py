@@ -41,7 +41,6 @@ from schemas import (
     Request,
     Source,
     SourceRecord,
-    StandingQuery,
     StreamStatus,
     TrailRecord,
     status_codec,
@@ -55,6 +54,7 @@ from stream.processing.dead_letters import DeadLetter, read_dead_letter
 from stream.processing.protocol import Headers
 from stream.processing.topic_names import Topics, partition_of
 from stream.questions import Question, Result, Results
+from stream.questions.first_windows import warn_about_opening
 from stream.questions.live_events import require_live_source
 from stream.questions.question_forms import (
     ANSWER_TIMEOUT,
@@ -69,7 +69,6 @@ from stream.questions.question_forms import (
     require_timeout,
     validate_as_invalid,
 )
-from stream.questions.stream_watch import warn_about_opening
 
 if TYPE_CHECKING:
     from stream.sql.result_tables import Table
@@ -201,21 +200,18 @@ class AsyncCalls(ABC):
             OpenStream, stream=opening, analyst=analyst, informative=not acknowledge
         )
         if opening.standing is not None:
-            await self._warn_about_opening(opening, opening.standing, receipt, time.monotonic() - started)
+            await self._warn_about_opening(opening, receipt, time.monotonic() - started)
         return receipt
 
-    async def _warn_about_opening(
-        self, opening: OpeningSpec, standing: StandingQuery, receipt: Receipt, seconds: float
-    ) -> None:
+    async def _warn_about_opening(self, opening: OpeningSpec, receipt: Receipt, seconds: float) -> None:
         """Warn if windows of a new stream, whose receipt came after ``seconds``, may lack events."""
         try:
-            ledger = await self._read_ledger()
-            source, others = ledger.source(opening.source).source, ledger.grants(opening.source, 2, None)
+            owner = (await self._read_ledger()).source(opening.source)
         except SottoError:
             return  # the stream is open all the same
-        if len(others) < 2 or not isinstance(source, EventsSource):
-            return  # feeds have read no events of the source for earlier streams
-        warning = warn_about_opening(standing, source, receipt.begins, time.time(), seconds)
+        if owner.streams < 2 or not isinstance(owner.source, EventsSource) or owner.source.clock == "marks":
+            return  # feeds have read no events for earlier streams, or it is unknown whether marks were written
+        warning = warn_about_opening(opening, owner.source, receipt.begins, time.time(), seconds)
         if warning is not None:
             warnings.warn(warning, UserWarning, stacklevel=2)
 
@@ -536,8 +532,8 @@ class AsyncCalls(ABC):
             True
         """
         view = await self._read_ledger()
-        missed = view.missed_events(view.grant(source, stream).spec, view.source(source).source)
-        return missed and missed[1]
+        missed = view.missed_events(view.grant(source, stream).spec)
+        return missed and missed.text
 
     async def source_of(self, stream: str) -> str:
         """Return the name of a stream's source; raise ``Unknown`` if the ledger has no such stream.

@@ -19,6 +19,7 @@ from stream.client.ledger_view import LedgerView
 from stream.engine.restore import TopicWentBackError, create_reader, read_span, read_to_end, require_visible
 from stream.errors import Forbidden, SottoError, Unknown
 from stream.questions import Result
+from stream.questions.first_windows import MissedEvents
 from stream.questions.stream_watch import (
     StreamOpening,
     add_if_changed,
@@ -165,9 +166,7 @@ class FollowedLedger:
         self._complete_at = 0.0
         self._source_names: dict[str, str] = {}
         self._sources: dict[str, Source] = {}
-        self._specs: RecentCache[str, tuple[StreamSpec, tuple[int, str] | None]] = RecentCache(
-            _MAX_CACHED_SPECS // 2
-        )
+        self._specs: RecentCache[str, tuple[StreamSpec, MissedEvents | None]] = RecentCache(_MAX_CACHED_SPECS // 2)
         self._calibrations: RecentCache[str, Calibration] = RecentCache(_MAX_CACHED_STREAMS // 2)
         self._absent: dict[str, float] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -222,7 +221,7 @@ class FollowedLedger:
             if source is not None and self._view is not None:
                 if (known := self._specs.get(name)) is None:
                     spec = self._view.grant(source.source, name).spec
-                    known = spec, self._view.missed_events(spec, source)
+                    known = spec, self._view.missed_events(spec)
                     self._specs.put(name, known)
                 missed = _missed_in_window(result, known[1])
                 return result.with_stream(known[0], source, self.calibration_of(name, source), missed)
@@ -298,12 +297,12 @@ class FollowedLedger:
         view.clear()
 
 
-def _missed_in_window(result: Result, missed: tuple[int, str] | None) -> str | None:
+def _missed_in_window(result: Result, missed: MissedEvents | None) -> str | None:
     """Return the description of missed events if the window of an answer may lack them."""
     if missed is None or result.window is None:
         return None
     with suppress(ValueError):  # a window of a later version
-        return missed[1] if moment_ms(result.window.start) < missed[0] else None
+        return missed.text if moment_ms(result.window.start) < missed.until else None
     return None
 
 

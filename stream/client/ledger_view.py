@@ -15,11 +15,9 @@ from pydantic import BaseModel
 
 from schemas import (
     AllotmentRecord,
-    EventsSource,
     GrantRecord,
     PopulationRecord,
     RegisterSource,
-    Source,
     SourceRecord,
     StreamSpec,
     WaitingRequest,
@@ -27,13 +25,12 @@ from schemas import (
     moment_ms,
     registered_name,
     request_codec,
-    span_ms,
 )
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.errors import Invalid, Unknown, Unreachable
 from stream.formatting import MAX_COMPARED_NAMES, did_you_mean
 from stream.privacy.composition.costs import displayed_grant, ordinary_charges_left
-from stream.questions.stream_watch import describe_missed_events
+from stream.questions.first_windows import MissedEvents, describe_missed_events
 from stream.settings import MS_PER_DAY
 
 _Decoded = TypeVar("_Decoded", bound=BaseModel)
@@ -127,23 +124,19 @@ class LedgerView:
         hint = did_you_mean(stream, self._names(prefix)) or f"; see 'sotto source show {source}'"
         raise Unknown(f"stream '{stream}' of source '{source}' is not known{hint}")
 
-    def missed_events(self, spec: StreamSpec, source: Source) -> tuple[int, str] | None:
-        """Describe which windows of a standing stream may lack events; None if the clock or the opening excludes it.
+    def missed_events(self, spec: StreamSpec) -> MissedEvents | None:
+        """Describe which events a standing stream may lack; None if the clock or the opening excludes it.
 
-        The number is the start, in ms, before which these windows begin. The stream was opened before the earliest record
-        that was read, and at most a day, or a window with its lateness, after ``begins``.
+        The stream was opened before the earliest record that was read, and at most a day, or a window with its lateness,
+        after ``begins``.
         """
         standing = spec.standing
-        if standing is None or standing.begins is None or not isinstance(source, EventsSource):
+        if standing is None or standing.begins is None:
             return None
         latest = moment_ms(standing.begins) + max(MS_PER_DAY, standing.open_ms)
-        rows = self._read(
-            "SELECT since FROM record WHERE key = ?", f"grant|{source.source}|{spec.stream}".encode()
-        )
+        rows = self._read("SELECT since FROM record WHERE key = ?", f"grant|{spec.source}|{spec.stream}".encode())
         opened = min([latest, *(since for (since,) in rows)])
-        if (missed := describe_missed_events(standing, source, opened / 1000)) is None:
-            return None
-        return opened + span_ms(source.idle), f"{missed}, unless this stream was opened before they began"
+        return describe_missed_events(spec, self.source(spec.source), opened / 1000)
 
     def grants(
         self, source: str | None, limit: int | None, after: str | None, *, periods: bool = False

@@ -18,7 +18,6 @@ from schemas import (
     StreamState,
     registered_name,
 )
-from schemas.windows import format_moment, moment_ms, span_ms
 from schemas.wire import DECODE_ERRORS
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.errors import Unknown
@@ -255,7 +254,7 @@ def describe_live_topic(source: EventsSource) -> str:
 
 
 def describe_standing_query(spec: StreamSpec, source: Source) -> str:
-    """Describe a stream's standing query: its number, its windows, when it asks, and clamped or missed events.
+    """Describe a stream's standing query: its number, its windows, when it asks, and clamped values.
 
     Empty without a standing query.
     """
@@ -272,97 +271,8 @@ def describe_standing_query(spec: StreamSpec, source: Source) -> str:
     after = "at its end" if standing.lateness == "0s" else f"{standing.lateness} after its end"
     within = "so far, after each window" if spec.mechanism.kind == "running_count" else "in windows"
     asked = f"asks {counted}{where}{by} {within} of {window.size}{every}{begins}; each is asked {after}"
-    missed = [_describe_marks(source)] if isinstance(source, EventsSource) and source.clock == "marks" else []
     late = "events that arrive later do not count"
-    return "; ".join((asked, late, *describe_clamping(spec, source), *missed))
-
-
-def describe_first_answer(standing: StandingQuery, source: EventsSource, now: float) -> str:
-    """Describe when the first answer is expected, and why then; ``now`` is Unix time."""
-    start, end = _first_window(standing, source)
-    due = end + span_ms(standing.lateness)
-    lateness = "" if standing.lateness == "0s" else f" plus the lateness {standing.lateness}"
-    why = f"the first window, from {format_moment(start)}, ends {format_moment(end)}{lateness}"
-    if source.clock == "marks":
-        return f"first answer: once each partition has a mark of {format_moment(due)} or later; {why}"
-    if due <= now * 1000:
-        return f"first answer: as soon as the feeds have read the topic; {why}"
-    return (
-        f"first answer: {format_moment(due)} by the broker's timestamps, at most {source.idle} later if a partition is "
-        f"silent; {why}"
-    )
-
-
-def describe_next_answer(standing: StandingQuery, source: EventsSource, now: float) -> str:
-    """Describe when a stream that was exhausted and is extended at ``now``, in Unix time, answers again."""
-    if source.clock == "marks":
-        return f"next answer: of the first window that begins more than {source.ahead} after the marks written until {source.idle} after the extension"
-    earliest = standing.model_copy(update={"begins": format_moment(int(now * 1000) + span_ms(source.idle))})
-    return describe_first_answer(earliest, source, now).replace("first", "next")
-
-
-def _describe_marks(source: EventsSource) -> str:
-    """Describe which events a stream lacks if it opens after the first mark; the positions of feeds are unknown here."""
-    return (
-        f"if marks were written before the opening, events count from a partition's first mark that is written {source.idle} or more "
-        f"after the opening: only windows that begin more than {source.ahead} after this mark are sure to have all events; open "
-        "streams before the first mark, or set begins accordingly"
-    )
-
-
-def describe_missed_events(standing: StandingQuery, source: EventsSource, opened: float) -> str | None:
-    """Describe which windows of a stream opened at ``opened``, in Unix time, may lack events; None if all are complete."""
-    counted = int(opened * 1000) + span_ms(source.idle)
-    begins_by_time = source.clock == "broker" and standing.begins is not None and source.period_of is None
-    if not begins_by_time or _first_window(standing, source)[0] >= counted:
-        return None
-    return (
-        f"windows that begin before {format_moment(counted)} lack the events that feeds have already read for earlier streams of "
-        f"'{source.source}'"
-    )
-
-
-def warn_about_past_windows(standing: StandingQuery, source: EventsSource, now: float) -> str | None:
-    """Warn if a stream that opens at ``now``, in Unix time, asks about windows whose events were read before."""
-    if (missed := describe_missed_events(standing, source, now)) is None:
-        return None
-    return f"standing.begins: {missed}, and their answers are charged; unless this is its first stream, leave begins out"
-
-
-def warn_about_opening(
-    standing: StandingQuery, source: EventsSource, begins: str | None, now: float, seconds: float
-) -> str | None:
-    """Warn if a stream that has opened asks about windows that may lack events.
-
-    ``standing`` is as requested, and ``begins`` is the receipt's. The receipt came at ``now``, in Unix time,
-    ``seconds`` after the request was sent.
-    """
-    if standing.begins is not None or begins is None:
-        return warn_about_past_windows(standing, source, now)
-    opened = (moment_ms(begins) - source.opening_lead_ms) / 1000 + seconds
-    completed = standing.model_copy(update={"begins": begins})
-    if (missed := describe_missed_events(completed, source, opened)) is None:
-        return None
-    return (
-        f"standing: {missed}, because the opening took {seconds:.0f} s and idle is {source.idle}; for complete windows open another "
-        "stream, or register the topic with a longer idle"
-    )
-
-
-def needed_retention_ms(standing: StandingQuery, source: EventsSource, now: float) -> int:
-    """Return how long, in ms at ``now``, a topic must have kept the events of a stream; 0 with marks."""
-    return 0 if source.clock == "marks" else max(0, int(now * 1000) - _first_window(standing, source)[0])
-
-
-def _first_window(standing: StandingQuery, source: EventsSource) -> tuple[int, int]:
-    """Return start and end, in ms since 1970, of the first window that is asked."""
-    window = standing.window
-    start = window.first_start_from(0 if standing.begins is None else moment_ms(standing.begins))
-    if source.has_periods:
-        period_end = start - start % source.period_ms + source.period_ms
-        if start + window.size_ms > period_end:  # windows that span two periods are not asked
-            start = window.first_start_from(period_end)
-    return start, start + window.size_ms
+    return "; ".join((asked, late, *describe_clamping(spec, source)))
 
 
 def _describe_number(standing: StandingQuery) -> str:

@@ -62,14 +62,12 @@ from stream.privacy.composition.losses import is_pure
 from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
 from stream.questions import Result
 from stream.questions.answer_warnings import warn_about_promise
+from stream.questions.first_windows import describe_first_answer, describe_next_answer, needed_retention_ms
 from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import (
-    describe_first_answer,
-    describe_next_answer,
     describe_standing_query,
     describe_used_up_grant,
     describe_window_count,
-    needed_retention_ms,
     period_of,
 )
 
@@ -98,6 +96,8 @@ def open_stream(
             warnings.simplefilter("always", UserWarning)
             receipt = client.open(spec, analyst=analyst, acknowledge=force)
         grant, source = client.grant(spec.source, spec.stream), client.budget(spec.source).source
+        has_marks = isinstance(source, EventsSource) and source.clock == "marks"
+        missed = client.missed_events(spec.source, spec.stream) if has_marks else None
     rho = "" if grant.cost.rho is None else f" (ρ {grant.cost.rho:.4g})"
     lines: list[str | None] = [
         f"stream {spec.stream} is open at {requested_amount(grant.spec)}{rho} ({grant.calibration.method})"
@@ -107,7 +107,7 @@ def open_stream(
         if isinstance(spec.mechanism, Auto) and source.neighbors == "add-remove":
             lines.append(remark_on_rows(spec.mechanism.rows, grant.calibration.alpha))
     if (standing := grant.spec.standing) is not None:
-        lines.append(describe_standing_query(grant.spec, source))
+        lines.append("; ".join(filter(None, (describe_standing_query(grant.spec, source), missed))))
         if isinstance(source, EventsSource):
             now = time.time()
             report = asyncio.run(

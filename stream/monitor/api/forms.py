@@ -42,7 +42,8 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of
 from stream.privacy.planning.promises import promises
 from stream.questions.clamped_values import describe_values, range_text
-from stream.questions.stream_watch import period_of, warn_about_past_windows
+from stream.questions.first_windows import warn_about_past_windows
+from stream.questions.stream_watch import period_of
 from stream.settings import DEFAULT_TABLE_BYTES, Settings
 from stream.tables.engine_limits import describe_engine
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
@@ -279,9 +280,7 @@ def plan_opening(
         uninformative=opening_warning(
             chosen, calibration, source, about_rows=assumptions.rows, expected=assumptions.answer
         ),
-        past_windows=warn_about_past_windows(opening.standing, source, now)
-        if opening.standing is not None and isinstance(source, EventsSource) and entry.streams
-        else None,
+        past_windows=warn_about_past_windows(spec, source, now) if entry.streams else None,
     )
 
 

@@ -57,12 +57,8 @@ from stream.privacy.accuracy.source_facts import questions_per_window
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.inverse_plans import extension_price
 from stream.privacy.planning.promises import Promise, describe_promise_per_period, promises
-from stream.questions.stream_watch import (
-    describe_first_answer,
-    describe_missed_events,
-    describe_standing_query,
-    period_of,
-)
+from stream.questions.first_windows import describe_first_answer, describe_missed_events
+from stream.questions.stream_watch import describe_standing_query, period_of
 
 _TEN_MINUTES_INDEX = RATE_WINDOWS.index(600)
 _LEAST_CHARGES = 5
@@ -370,7 +366,9 @@ def build_stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -
     source_entry = tables.sources.get(record.spec.source)
     standing, position = record.spec.standing, entry.position
     timeline = activity.timeline if (activity := entry.activity) is not None else ()
-    declared = None if standing is None or source_entry is None else decode_definition(tables, source_entry)
+    owner = None if standing is None or source_entry is None else decode_source(tables, source_entry)
+    declared = None if owner is None else owner.source
+    missed = None if owner is None else describe_missed_events(record.spec, owner, entry.opened or 0.0)
     return StreamDetail(
         row=stream_row_with_periods(tables, entry, now),
         source_kind=None if source_entry is None else source_entry.record.source.kind,
@@ -383,9 +381,7 @@ def build_stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -
         first_answer=f"{describe_first_answer(standing, declared, now)}; the monitor does not check the topic: if no answer comes, /readyz of the feeds has the reason"
         if standing is not None and isinstance(declared, EventsSource) and not entry.answered
         else None,
-        missed_events=describe_missed_events(standing, declared, entry.opened)
-        if standing is not None and isinstance(declared, EventsSource) and entry.opened is not None
-        else None,
+        missed_events=missed and missed.text,
         windows=None if declared is None else promised_windows(record.spec, declared),
         period=None if declared is None else period_of(declared),
         extension_price=extension_price(record.spec, record.calibration, record.extensions),

@@ -84,12 +84,36 @@ def test_commands_show_declaration_questions_and_promises(driver: Driver) -> Non
 
 
 def test_stream_show_says_which_windows_lack_events(driver: Driver) -> None:
-    """The driver opens both streams in the first seconds of 1970."""
-    driver.register(flights())
+    """The driver opens all streams in the first seconds of 1970; the first stream of a source counts all events."""
     lacks = "lack the events that feeds have already read for earlier streams of 'flights', unless this stream was opened before they began"
-    for name, begins in (("past", "1970-01-01T00:00:00Z"), ("now", None)):
-        driver.open(standing(name, begins=begins), acknowledge=True)
-        assert (lacks in run_connected("stream", "show", name)) is (name == "past")
+    driver.register(flights(total=5))
+    running: dict[str, Any] = {"mechanism": {"kind": "running_count", "steps": 9}, "window": {"size": "1h"}}
+    for name, fields, text in (
+        ("first", {"begins": "1970-01-01T00:00:00Z"}, None),
+        ("past", {"begins": "1970-01-01T00:00:00Z"}, "windows that begin before 1970-01-01T00:00:0"),
+        (
+            "total",
+            {"begins": "1970-01-01T00:00:00Z", **running},
+            "all totals of this running count, which begins before",
+        ),
+        ("now", {}, None),
+    ):
+        driver.open(standing(name, **fields), acknowledge=True)
+        shown = run_connected("stream", "show", name)
+        assert (lacks in shown) is (text is not None)
+        assert text is None or text in shown
+
+
+def test_stream_show_says_what_later_streams_lack_with_marks(driver: Driver) -> None:
+    lacks = (
+        "; windows that begin at most 5m after a partition's first mark that is written 5s or more after the opening may lack the events that "
+        "feeds have already read for earlier streams of 'flights', unless this stream was opened before they began or before the first mark"
+    )
+    driver.register(flights(clock="marks"))
+    for name in ("first", "later"):
+        opened = run_connected("stream", "open", json.dumps(standing(name)), "--force")
+        for shown in (opened, run_connected("stream", "show", name)):
+            assert (lacks in shown) is (name == "later")
 
 
 def test_opening_without_a_fit_topic_has_no_forecast(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

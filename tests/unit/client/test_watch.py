@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import time
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -18,7 +17,6 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
 
 from schemas import EventsSource
-from schemas.windows import format_moment, moment_ms
 from sotto import Driver, Notice, Result, Unknown
 from stream.cli.manage import answer_commands
 from stream.cli.manage.answer_commands import (
@@ -30,7 +28,6 @@ from stream.cli.manage.answer_commands import (
     watched_sources,
 )
 from stream.client import answer_history, kafka_connection
-from stream.client.client_calls import AsyncCalls
 from stream.client.ledger_reader import FollowedLedger
 from stream.client.ledger_view import LedgerView
 from stream.kafka.topic_creation import LiveTopicReport
@@ -46,10 +43,6 @@ from stream.questions.stream_watch import (
     StreamOpening,
     Watch,
     add_if_changed,
-    describe_first_answer,
-    describe_standing_query,
-    warn_about_opening,
-    warn_about_past_windows,
 )
 from stream.settings import Settings
 from tests.builders import KEY, installation, parse_source, parse_stream, source, stream
@@ -481,118 +474,6 @@ async def test_watch_of_one_source_names_the_others_of_its_topic() -> None:
     assert [[one.source for one in found] for found in watched] == [["flights"], ["flights", "strict"]]
 
 
-MARKS_BEFORE = (
-    "; if marks were written before the opening, events count from a partition's first mark that is written 5s or more after the opening: only "
-    "windows that begin more than 5m after this mark are sure to have all events; open streams before the first mark, or set begins "
-    "accordingly"
-)
-BY_BROKER = "by the broker's timestamps, at most 5s later if a partition is silent"
-
-
-@pytest.mark.parametrize(
-    ("changed", "due", "start", "end"),
-    [
-        ({}, f"2013-01-01T06:25:00Z {BY_BROKER}", "05:15", "06:15"),
-        ({"clock": "marks"}, "once each partition has a mark of 2013-01-01T06:25:00Z or later", "05:15", "06:15"),
-        ({"unit": "person-period", "period": "6h"}, f"2013-01-01T07:10:00Z {BY_BROKER}", "06:00", "07:00"),
-    ],
-)
-def test_first_answer_follows_the_first_window_by_the_clock(
-    changed: dict[str, Any], due: str, start: str, end: str
-) -> None:
-    """The text names the time, the first window within a period, lateness, and what moves the clock."""
-    spec = parse_stream(standing(begins="2013-01-01T05:01:00Z"))
-    assert spec.standing is not None
-    about = parse_source(flights(**changed))
-    assert isinstance(about, EventsSource)
-    assert describe_first_answer(spec.standing, about, 0.0) == (
-        f"first answer: {due}; the first window, from 2013-01-01T{start}:00Z, ends 2013-01-01T{end}:00Z plus the "
-        "lateness 10m"
-    )
-    # All later displays of the question have the warning, too, because counts lack those events for good.
-    assert describe_standing_query(spec, about).endswith(MARKS_BEFORE) == (about.clock == "marks")
-
-
-@pytest.mark.parametrize(
-    ("begins", "clock", "warned"),
-    [
-        ("2013-01-01T05:00:00Z", "broker", True),
-        ("2013-01-01T05:00:00Z", "marks", False),
-        ("2013-01-01T05:15:00Z", "broker", False),
-        (None, "broker", False),
-    ],
-)
-def test_stream_with_past_windows_opens_with_a_warning(begins: str | None, clock: str, warned: bool) -> None:
-    """Feeds may have read the events of windows that begin up to ``idle`` after the opening, here at 05:14:54."""
-    spec, about = parse_stream(standing(begins=begins)), parse_source(flights(clock=clock))
-    assert spec.standing is not None
-    assert isinstance(about, EventsSource)
-    now = moment_ms("2013-01-01T05:14:54Z") / 1000
-    warning = warn_about_past_windows(spec.standing, about, now)
-    assert (warning is not None) is warned
-    assert warning is None or warning.startswith(
-        "standing.begins: windows that begin before 2013-01-01T05:14:59Z lack"
-    )
-
-
-@pytest.mark.parametrize(("seconds", "warned"), [(2.0, False), (60.0, True)])
-def test_slow_opening_warns_of_its_first_windows(seconds: float, warned: bool) -> None:
-    """The ledger lets windows begin 10 s, twice ``idle``, after its clock, here at 05:14:54."""
-    spec, about = parse_stream(standing(begins=None)), parse_source(flights())
-    assert spec.standing is not None
-    assert isinstance(about, EventsSource)
-    now = moment_ms("2013-01-01T05:15:54Z") / 1000
-    warning = warn_about_opening(spec.standing, about, "2013-01-01T05:15:04Z", now, seconds)
-    text = (
-        "standing: windows that begin before 2013-01-01T05:15:59Z lack the events that feeds have already read for earlier streams of "
-        "'flights', because the opening took 60 s and idle is 5s; for complete windows open another stream, or register the topic with a "
-        "longer idle"
-    )
-    assert warning is None  # the first window begins at 05:30
-    every_second = standing(begins=None, window={"size": "1s"})
-    spec = parse_stream(every_second)
-    assert spec.standing is not None
-    warning = warn_about_opening(spec.standing, about, "2013-01-01T05:15:04Z", now, seconds)
-    assert warning == (text if warned else None)
-
-
-@pytest.mark.parametrize(
-    ("recorded", "begins", "before"),
-    [
-        ("2013-01-01T05:14:54Z", "2013-01-01T05:00:00Z", "2013-01-01T05:14:59Z"),
-        ("2013-01-01T05:14:54Z", "2013-01-01T05:15:00Z", None),
-        ("2013-06-01T05:00:00Z", "2013-01-01T05:00:00Z", "2013-01-02T05:00:05Z"),
-    ],
-)
-async def test_answers_of_windows_before_the_opening_say_what_they_lack(
-    recorded: str, begins: str, before: str | None
-) -> None:
-    """The grant's earliest record bounds the opening, and so does the limit of a day for past windows."""
-    with installation(sources=[flights()], partitions=2) as driver:
-        driver.open(as_opening(standing(begins=begins)), acknowledge=True)
-        records = driver.records(driver.topics.ledger)
-        spec, about = driver.grant("flights", "late").spec, parse_source(flights())
-    known = FollowedLedger(cast("Any", None))
-    view = known._view = LedgerView()
-    view.add(
-        [one._replace(timestamp=moment_ms("2014-01-01T00:00:00Z")) for one in records]
-    )  # of an earlier stream
-    deleted = [one._replace(value=None) for one in records if (one.key or b"").startswith(b"grant|")]
-    first = [one._replace(timestamp=moment_ms(recorded)) for one in records]
-    view.add([*deleted, *first])
-    view.add([one._replace(timestamp=moment_ms("2013-01-01T09:00:00Z")) for one in records])
-    text = (
-        f"windows that begin before {before} lack the events that feeds have already read for earlier streams of 'flights', unless this "
-        "stream was opened before they began"
-    )
-    missed = view.missed_events(spec, about)
-    assert missed == (None if before is None else (moment_ms(before), text))
-    warned = (await known.add_stream(answer("below"))).warnings
-    assert (text in warned) is (before is not None)
-    later = {"start": "2013-01-02T05:15:00Z", "end": "2013-01-02T06:15:00Z"}
-    assert text not in (await known.add_stream(answer("below", window=later))).warnings
-
-
 async def test_answers_of_windows_beyond_the_promise_say_so() -> None:
     with installation(sources=[flights()], partitions=2) as driver:
         driver.open(as_opening(standing()), acknowledge=True)
@@ -604,21 +485,6 @@ async def test_answers_of_windows_beyond_the_promise_say_so() -> None:
     for index, is_beyond in ((promised - 1, False), (promised, True)):
         warned = (await known.add_stream(answer("below", index=index))).warnings
         assert (f"more than the {promised:,} answers for which α is promised" in str(warned)) is is_beyond
-
-
-def test_client_warns_of_past_windows_of_a_later_stream() -> None:
-    """The first stream of a source counts all events of its topic."""
-    with installation(sources=[flights()], partitions=2) as driver:
-        past = format_moment(int(time.time() * 1000) - 3_600_000)
-        for name, warned in (("first", False), ("second", True)):
-            opening = as_opening(standing(name, begins=past))
-            assert opening.standing is not None
-            driver._budget.ledger.advance_clock(int(time.time() * 1000))
-            receipt = driver.open(opening, acknowledge=True)
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                asyncio.run(AsyncCalls._warn_about_opening(driver._calls, opening, opening.standing, receipt, 0.1))
-            assert [str(one.message)[:15] for one in caught] == (["standing.begins"] if warned else [])
 
 
 @pytest.mark.parametrize(

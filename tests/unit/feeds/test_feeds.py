@@ -413,6 +413,23 @@ def test_stream_that_begins_in_the_past_counts_nothing_of_others(
     }
 
 
+@pytest.mark.parametrize("clock", ["broker", "marks"])
+def test_only_later_streams_lack_events_from_before_their_opening(clock: str) -> None:
+    """The first stream counts the whole topic, also if its events and marks were written before the opening."""
+    about = source(clock=clock)
+    definitions = FixedDefinitions(hours(about, "first", moment=3 * HOUR))
+    kafka, feed, offsets = changelog(about), start(about, definitions), counting()
+    for hour in range(6):
+        mark = ArrivedRecord(next(offsets), hour * HOUR, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))])
+        arrived = ArrivedRecord(next(offsets), hour * HOUR, event(f"p{hour}", hour * HOUR))
+        kafka.commit(process_records(feed, [mark, arrived] if clock == "marks" else [arrived]))
+        if hour == 2:
+            definitions.tell(hours(about, "later", moment=2 * HOUR))
+    drain(feed, kafka)
+    found = {(one["stream"], one["start"] // HOUR): sum(one["counts"]) for one in kafka.partials()}
+    assert found == {("first", hour): 1 for hour in range(5)} | {("later", hour): hour > 2 for hour in range(5)}
+
+
 def conditions(about: Any, count: int) -> list[Any]:
     """Return streams with equal windows and different conditions: lower limits of the delay from −5 on."""
     wheres = [f"delay >= {least} AND delay <= {most}" for least in range(-5, 11) for most in range(least, 11)]

@@ -93,8 +93,11 @@ async def test_page_warns_of_windows_that_lack_events() -> None:
         installation.flow()
         past = await post(client, "/api/plan", standing("other", **begins), VIEWER)
         later = await post(client, "/api/plan", standing("other"), VIEWER)
-        detail = await get(client, "/api/streams/late")
-    assert (first["past_windows"], later["past_windows"]) == (None, None)
+        only = await get(client, "/api/streams/late")
+        installation.driver.open(standing("other", **begins), acknowledge=True)
+        installation.flow()
+        detail = await get(client, "/api/streams/other")
+    assert (first["past_windows"], later["past_windows"], only["missed_events"]) == (None, None, None)
     assert past["past_windows"].startswith("standing.begins: windows that begin before 1970-01-12T13:46:45Z lack")
     assert detail["missed_events"].startswith("windows that begin before 1970-01-12T13:46:45Z lack the events")
 
