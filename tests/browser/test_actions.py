@@ -257,6 +257,27 @@ async def test_request_without_an_answer_is_sent_again_under_its_id(open_page: O
     assert first == second
 
 
+@pytest.mark.parametrize("name", ["left", "next"])
+async def test_opening_that_was_left_does_not_block_another_one(open_page: OpenPage, name: str) -> None:
+    """The same opening is the same request, and another one has its own id."""
+    scene = with_ward(TimeoutScene())
+    async with scene.served() as address:
+        page = await open_page(address, "plan?source=feed", OPERATOR)
+        await page.get_by_label("Threshold").fill("1000")
+        shown = page.get_by_role("dialog")
+        for opened, button, outcome in (
+            ("left", "Leave", "send the same request again"),
+            (name, "Done", "is open"),
+        ):
+            await page.get_by_label("Name of the stream").fill(opened)
+            await page.get_by_role("button", name="Open stream…").click()
+            await shown.get_by_role("button", name="Open stream").click()
+            await expect(shown.get_by_role("alert")).to_contain_text(outcome)
+            await shown.get_by_role("button", name=button).click()
+    first, second = scene.requested
+    assert (first == second) == (name == "left")
+
+
 async def test_analyst_reads_why_another_analysts_stream_stays(open_page: OpenPage) -> None:
     """The role suffices, so the refusal does not ask for another role's token."""
     scene = with_ward(Scene())

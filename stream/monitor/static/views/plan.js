@@ -49,6 +49,7 @@ function addPart(whole, { lines, method, chosen, against, following }) {
 export function planView({ query, session }) {
   let declared = null;
   let request = crypto.randomUUID();
+  let requested = null; // the opening that was sent with this id, although perhaps without a receipt
   let affordable = false;
   let cost = null;
   const planned = afterPause(() => plan());
@@ -148,7 +149,14 @@ export function planView({ query, session }) {
 
   const knownRows = () => typed(rows) ?? own.value().rows;
 
-  const body = () => given({ kind: "open", request, stream: spec(true), informative: acknowledged.control.checked ? undefined : true });
+  const body = () => {
+    const opening = given({ stream: spec(true), informative: acknowledged.control.checked ? undefined : true });
+    if (requested !== null && requested !== JSON.stringify(opening)) {
+      request = crypto.randomUUID();
+      requested = null;
+    }
+    return { kind: "open", request, ...opening };
+  };
 
   const plan = latest(async (isLatest) => {
     if (!declared) {
@@ -266,6 +274,8 @@ export function planView({ query, session }) {
       name: sent.stream.stream,
       effect: `It reserves ${amount(cost)} of the budget left of '${sent.stream.source}' and then answers. The unspent rest is refunded when it is closed.`,
       async perform(token) {
+        const { stream: opening, informative } = sent;
+        requested = JSON.stringify(given({ stream: opening, informative }));
         const receipt = await send("/api/streams", token, { method: "POST", body: sent });
         const took = receipt.compared?.length ? ` ${describeChoice(receipt.compared)}` : "";
         return `It is open at ${amount(receipt.granted ?? cost)}; its worker follows within moments.${took}\n${receiptLine(receipt)}`;
