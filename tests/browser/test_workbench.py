@@ -249,6 +249,7 @@ async def test_live_topic_is_registered_and_gets_a_standing_stream(open_page: Op
         await page.get_by_label("Field of the person").fill("plane.tail")
         await page.get_by_label("Field of the time").fill("at")
         await page.get_by_label("Events that count").fill("2")
+        await page.get_by_label("In all windows together").fill("20")
         await page.get_by_label("Fields of attributes").fill("delay: flight.delay")
         delay = page.get_by_role("group", name="Attribute", exact=True).first
         await delay.get_by_label("Name").fill("delay")

@@ -90,7 +90,7 @@ export function populationForm(session) {
   const epsilon = numberInput({ placeholder: "10" });
   const delta = numberInput({ placeholder: "0" });
   const accountant = select([["pure", "ε and δ added up"], ["zcdp", "zCDP: ρ, for Gaussian noise"]]);
-  const renews = textInput({ maxlength: "5", placeholder: "never" });
+  const renews = textInput({ maxlength: "40", placeholder: "never" });
   return form(
     "Register population…",
     () => {

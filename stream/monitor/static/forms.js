@@ -101,3 +101,29 @@ export function latest(run) {
     return run(() => mine === number, ...values);
   };
 }
+
+/** The id of a form's request: `keep()` it when it is sent, because a repetition of the same content is the same request. */
+export function requestId() {
+  let id = crypto.randomUUID();
+  let latest = "";
+  let kept = null; // the content that was sent, although perhaps without a receipt
+
+  function renew() {
+    id = crypto.randomUUID();
+    kept = null;
+  }
+
+  return {
+    of(content) {
+      latest = JSON.stringify(content);
+      if (kept !== null && kept !== latest) {
+        renew();
+      }
+      return id;
+    },
+    keep() {
+      kept = latest;
+    },
+    renew,
+  };
+}

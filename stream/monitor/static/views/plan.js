@@ -4,7 +4,7 @@ import { explain, parameters, send } from "../api.js";
 import { confirm, receiptLine } from "../confirm.js";
 import { CurveChart } from "../curve_chart.js";
 import { link, make, setText } from "../dom.js";
-import { flag, given, jsonBlock, labelled, latest, numberInput, offer, select, textInput, typed } from "../forms.js";
+import { flag, given, jsonBlock, labelled, latest, numberInput, offer, requestId, select, textInput, typed } from "../forms.js";
 import { amount, bound, capital, count, mechanism as mechanismName, plural } from "../format.js";
 import { OPENINGS, promisedAnswers } from "../mechanisms.js";
 import { afterPause, card, facts } from "../parts.js";
@@ -48,8 +48,7 @@ function addPart(whole, { lines, method, chosen, against, following }) {
 
 export function planView({ query, session }) {
   let declared = null;
-  let request = crypto.randomUUID();
-  let requested = null; // the opening that was sent with this id, although perhaps without a receipt
+  const request = requestId();
   let affordable = false;
   let cost = null;
   const planned = afterPause(() => plan());
@@ -151,11 +150,7 @@ export function planView({ query, session }) {
 
   const body = () => {
     const opening = given({ stream: spec(true), informative: acknowledged.control.checked ? undefined : true });
-    if (requested !== null && requested !== JSON.stringify(opening)) {
-      request = crypto.randomUUID();
-      requested = null;
-    }
-    return { kind: "open", request, ...opening };
+    return { kind: "open", request: request.of(opening), ...opening };
   };
 
   const plan = latest(async (isLatest) => {
@@ -274,18 +269,17 @@ export function planView({ query, session }) {
       name: sent.stream.stream,
       effect: `It reserves ${amount(cost)} of the budget left of '${sent.stream.source}' and then answers. The unspent rest is refunded when it is closed.`,
       async perform(token) {
-        const { stream: opening, informative } = sent;
-        requested = JSON.stringify(given({ stream: opening, informative }));
+        request.keep();
         const receipt = await send("/api/streams", token, { method: "POST", body: sent });
         const took = receipt.compared?.length ? ` ${describeChoice(receipt.compared)}` : "";
         return `It is open at ${amount(receipt.granted ?? cost)}; its worker follows within moments.${took}\n${receiptLine(receipt)}`;
       },
       onRefused() {
-        request = crypto.randomUUID();
+        request.renew();
         json.show(body());
       },
       onDone() {
-        request = crypto.randomUUID();
+        request.renew();
         location.hash = route("streams", [sent.stream.stream]).slice(1);
       },
     });

@@ -3,7 +3,7 @@
 import { explain, send } from "../api.js";
 import { confirm, receiptLine } from "../confirm.js";
 import { link, make, setText, tableHead } from "../dom.js";
-import { enableAgain, flag, given, jsonBlock, labelled, latest, numberInput, select, textInput, typed } from "../forms.js";
+import { enableAgain, flag, given, jsonBlock, labelled, latest, numberInput, requestId, select, textInput, typed } from "../forms.js";
 import { amount, count, plural } from "../format.js";
 import { afterPause, card } from "../parts.js";
 import { route } from "../routes.js";
@@ -38,7 +38,7 @@ export function registerView({ session }) {
   const delta = numberInput({ placeholder: "0" });
   const accountant = select(ACCOUNTANTS);
   const population = textInput({ maxlength: "128", placeholder: "none" });
-  const renews = textInput({ maxlength: "5", placeholder: "never, or 30d, 12h" });
+  const renews = textInput({ maxlength: "40", placeholder: "never, or 30d, 12h" });
   const path = textInput({ maxlength: "4096", placeholder: "/data/patients.parquet" });
   const view = make("textarea", { rows: "4", spellcheck: "false", maxlength: "16384", placeholder: "SELECT d.aircraft, a.state FROM departures AS d JOIN airports AS a ON a.code = d.origin" });
   const tables = make("textarea", { rows: "4", spellcheck: "false", maxlength: "65536", placeholder: '{"departures": {"path": …, "person": …, "columns": {…}},\n "airports": {"path": …, "key": ["code"], "columns": {"code": "text"}}}' });
@@ -87,7 +87,7 @@ export function registerView({ session }) {
   const registerButton = make("button", { type: "submit", class: "solid" }, "Register source…");
   const confirmed = flag("Its people are in no other source, or only in sources of this population");
   const unticked = make("p", { class: "outcome wide", role: "alert", "data-level": "refused", hidden: true }, "Tick the box: the ledger cannot know who is in another source.");
-  let request = crypto.randomUUID();
+  const request = requestId();
   let isTouched = false; // the empty form is no mistake yet
 
   const form = make(
@@ -216,7 +216,10 @@ export function registerView({ session }) {
     return kind.value === "table" && isEmpty ? "attributes: declare at least one" : domain.problem();
   }
 
-  const body = () => ({ kind: "register", request, source: source() });
+  const body = () => {
+    const declared = source();
+    return { kind: "register", request: request.of(declared), source: declared };
+  };
 
   const preview = latest(async (isLatest) => {
     json.show(body());
@@ -242,7 +245,7 @@ export function registerView({ session }) {
 
   /** The ledger refuses another declaration under the id of a request that it has decided. */
   function renew() {
-    request = crypto.randomUUID();
+    request.renew();
     json.show(body());
   }
 
@@ -260,6 +263,7 @@ export function registerView({ session }) {
       name: sent.source.source,
       effect: "Its budget and its declaration cannot be changed later, and the name cannot be used again.",
       async perform(token) {
+        request.keep();
         const receipt = await send("/api/sources", token, { method: "POST", body: sent });
         return `It is registered; streams can be opened on it.\n${receiptLine(receipt)}`;
       },
