@@ -222,9 +222,10 @@ def notice_document(notice: Notice) -> dict[str, Any]:
     common = {"time": format_time(notice.time), "source": notice.source, "stream": notice.stream}
     if notice.answer is None:
         return {**common, "ended": notice.ended}
-    counted = {"counted": notice.bound_text} if notice.bound_text else {}
+    counted: dict[str, Any] = {"counted": notice.bound_text} if notice.bound_text else {}
+    warnings = {"warnings": list(notice.warnings)} if notice.warnings else {}
     answer = answer_document(notice.answer, exclude_none=True)
-    return {**common, **answer, **notice.terms.document(), **counted}
+    return {**common, **answer, **notice.terms.document(), **counted, **warnings}
 
 
 def format_notice(notice: Notice, width: int) -> list[Text]:

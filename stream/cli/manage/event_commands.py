@@ -6,7 +6,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from time import time
+from queue import Empty, Queue
+from threading import Thread
+from time import monotonic, time
 from typing import Annotated, Final
 
 import msgspec
@@ -25,6 +27,7 @@ from stream.kafka.topic_creation import create_live_topic, inspect_live_topic
 from stream.questions.live_events import Replay, parse_time, require_live_source
 
 EVENTS_PER_BATCH: Final = 1000
+WAIT_SECONDS: Final = 0.1
 DEFAULT_PARTITIONS: Final = 4
 _ARRAY_PROBLEM: Final = "begins a JSON array; give one object a line, as jq -c '.[]' writes them"
 
@@ -157,13 +160,44 @@ class _EventCounts:
             say(f"{self._refused[flaw]:,} refused, the first at line {line:,}: {flaw.message}")
 
 
+def _batch_lines(lines: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield batches of lines; no line waits longer than `WAIT_SECONDS` for the next one, which a pipe may never have."""
+    arrived: Queue[tuple[int, bytes] | OSError | None] = Queue(EVENTS_PER_BATCH)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                arrived.put(line)
+            arrived.put(None)
+        except OSError as error:
+            arrived.put(error)
+
+    Thread(target=read, daemon=True).start()
+    last = arrived.get()
+    while isinstance(last, tuple):
+        batch, due = [last], monotonic() + WAIT_SECONDS
+        while len(batch) < EVENTS_PER_BATCH:
+            try:
+                last = arrived.get(timeout=max(due - monotonic(), 0.0))
+            except Empty:
+                break
+            if not isinstance(last, tuple):
+                break
+            batch.append(last)
+        yield batch
+        if isinstance(last, tuple):
+            last = arrived.get()
+    if last is not None:
+        raise last
+
+
 def _publish(source: str, lines: Iterator[tuple[int, bytes]], marks: str | None, until: int | None) -> None:
     with Client() as client:
         declared = require_live_source(client.budget(source).source)
         report = _EventCounts(EventCheck(declared, client.list_streams(source)))
         if marks is None:
             added = "; accepted events count only in windows that have not closed"
-            while batch := list(islice(lines, EVENTS_PER_BATCH)):
+            for batch in _batch_lines(lines):
                 report.check_lines(batch, round(1000 * time()) if declared.clock == "broker" else None)
                 client.publish(source, [line for _, line in batch])
         else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -13,12 +15,14 @@ from schemas import EventsSource, moment_ms
 from sotto import Driver, Invalid
 from stream.cli.app import app
 from stream.cli.manage import event_commands
+from stream.cli.manage.event_commands import EVENTS_PER_BATCH, _batch_lines
 from stream.cli.output import CommandError
 from stream.feeds.event_reader import EventCheck
 from stream.questions.live_events import Replay
 from stream.settings import Settings
 from tests import builders
 from tests.commands import connect_commands, run_connected
+from tests.patience import SECONDS
 from tests.unit.departures import FLIGHTS, LATE, event
 
 DAY = "2026-01-01T"
@@ -288,3 +292,34 @@ def test_publish_knows_the_refusals_of_a_broker_clock(
     assert [letter.code for letter in driver.dead_letters()] == (
         [] if accepted else ["before" if "1999" in str(time) else "ahead"]
     )
+
+
+def test_publish_sends_the_lines_of_a_pipe_as_they_come() -> None:
+    """A pipe may pause for an hour after any line."""
+    go_on = Event()
+
+    def lines() -> Iterator[tuple[int, bytes]]:
+        yield from ((number, b"{}") for number in range(3))
+        assert go_on.wait(SECONDS)
+        yield from ((number, b"{}") for number in range(3, EVENTS_PER_BATCH + 5))
+
+    batches = _batch_lines(lines())
+    found: list[tuple[int, bytes]] = []
+    while len(found) < 3:
+        found += next(batches)
+    go_on.set()
+    for batch in batches:
+        assert len(batch) <= EVENTS_PER_BATCH
+        found += batch
+    assert [number for number, _ in found] == list(range(EVENTS_PER_BATCH + 5))
+
+
+def test_publish_ends_with_the_error_of_its_input() -> None:
+    def lines() -> Iterator[tuple[int, bytes]]:
+        yield 1, b"{}"
+        raise OSError("input/output error")
+
+    batches = _batch_lines(lines())
+    assert next(batches) == [(1, b"{}")]
+    with pytest.raises(OSError, match="input/output error"):
+        next(batches)

@@ -263,6 +263,7 @@ def test_window_of_a_histogram_names_its_groups() -> None:
     value = answer("answer", group=None, estimates=[1.0, 2.0, 3.0]).model_dump_json(exclude_none=True)
     result = Result.read(value.encode()).with_stream(spec, about)
     document = notice_document(Notice(0.0, "all", "flights", result))
+    assert document.get("warnings", []) == list(Notice(0.0, "all", "flights", result).warnings)
     assert document["groups"] == [{"origin": "EWR"}, {"origin": "JFK"}, {"origin": "LGA"}]
     assert "['EWR' 1, 'JFK' 2, 'LGA' 3]" in str(result)
 

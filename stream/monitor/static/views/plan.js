@@ -107,9 +107,15 @@ export function planView({ query, session }) {
 
   // The shown plan belongs to the previous input, so it must not be opened.
   function changed() {
-    openButton.disabled = true;
-    showProgress();
+    awaitPlan();
     planned();
+  }
+
+  function awaitPlan() {
+    openButton.disabled = true;
+    setText(verdict, "Working out the plan… The figures below are those of the last plan.");
+    verdict.dataset.level = "waiting";
+    showProgress();
   }
 
   /** Show that a curve is being worked out: the shown one is stale, and `done` points of the next one are known. */
@@ -158,8 +164,7 @@ export function planView({ query, session }) {
       return;
     }
     json.show(body());
-    openButton.disabled = true;
-    showProgress();
+    awaitPlan();
     const { attributes } = own.value();
     const budget = { epsilon: typed(epsilon), delta: typed(delta), beta: typed(beta), queries: typed(expected), rows: knownRows() };
     comparison.compare(given({ source: source.value, ...budget, attributes: declared.kind === "table" && attributes?.length ? attributes : undefined }), Object.keys(declared.attributes ?? {}).length, declared.kind === "events" && !declared.total ? ONLY_RUNNING : "");
