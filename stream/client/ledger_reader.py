@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import ConsumerStoppedError
 
-from schemas import Calibration, LedgerRecord, Source, StreamSpec, ledger_codec, moment_ms
+from schemas import Calibration, LedgerRecord, Source, StreamSpec, ledger_codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.caches import ENTRY_BYTES, RecentCache
 from stream.client.kafka_connection import KafkaConnection, translate_errors
@@ -19,7 +19,7 @@ from stream.client.ledger_view import LedgerView
 from stream.engine.restore import TopicWentBackError, create_reader, read_span, read_to_end, require_visible
 from stream.errors import Forbidden, SottoError, Unknown
 from stream.questions import Result
-from stream.questions.first_windows import MissedEvents
+from stream.questions.first_windows import MissedEvents, missed_in_window
 from stream.questions.stream_watch import (
     StreamOpening,
     add_if_changed,
@@ -223,7 +223,7 @@ class FollowedLedger:
                     spec = self._view.grant(source.source, name).spec
                     known = spec, self._view.missed_events(spec)
                     self._specs.put(name, known)
-                missed = _missed_in_window(result, known[1])
+                missed = missed_in_window(result, known[1])
                 return result.with_stream(known[0], source, self.calibration_of(name, source), missed)
         return result
 
@@ -295,15 +295,6 @@ class FollowedLedger:
     def _clear(self, view: LedgerView) -> None:
         self._follower.restart()
         view.clear()
-
-
-def _missed_in_window(result: Result, missed: MissedEvents | None) -> str | None:
-    """Return the description of missed events if the window of an answer may lack them."""
-    if missed is None or result.window is None:
-        return None
-    with suppress(ValueError):  # a window of a later version
-        return missed.text if moment_ms(result.window.start) < missed.until else None
-    return None
 
 
 _UNWANTED_BYTES: Final = 8 << 20

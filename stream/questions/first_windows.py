@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
-from schemas import EventsSource, OpeningSpec, Source, SourceRecord, StandingQuery, StreamSpec
+from schemas import Answer, EventsSource, OpeningSpec, Source, SourceRecord, StandingQuery, StreamSpec
 from schemas.windows import YEAR_10000_MS, format_moment, moment_ms, span_ms
 
 
@@ -85,6 +86,15 @@ def describe_missed_events(spec: StreamSpec, owner: SourceRecord, opened: float)
     if owner.streams < 2 or (missed := find_missed_events(spec, owner.source, opened)) is None:
         return None
     return missed._replace(text=f"{missed.text}, {missed.unless}")
+
+
+def missed_in_window(answer: Answer, missed: MissedEvents | None) -> str | None:
+    """Return the description of missed events if the window of an answer may lack them."""
+    if missed is None or answer.window is None:
+        return None
+    with suppress(ValueError):  # a window of a later version
+        return missed.text if moment_ms(answer.window.start) < missed.until else None
+    return None
 
 
 def warn_about_past_windows(spec: OpeningSpec, source: Source, now: float) -> str | None:

@@ -21,6 +21,7 @@ from stream.monitor.api.models import MAX_PAGE, ApiModel, Parameters, Time
 from stream.monitor.monitor_tables import MonitorTables
 from stream.questions import Result
 from stream.questions.alert_states import format_time
+from stream.questions.first_windows import describe_missed_events, missed_in_window
 from stream.questions.result_text import quote_formula
 from stream.questions.results import Group
 
@@ -99,17 +100,16 @@ async def list_answers(
                 "the monitor's principal may not read answers; see 'sotto topics acl --role monitor'",
             ) from None
         raise ProblemError(503, "unavailable", f"Kafka: {type(error).__name__}; ask again in a moment") from None
-    source, record = views.decode_definition(tables, tables.sources[grant.source]), views.decode_grant(entry)
+    owner, record = views.decode_source(tables, tables.sources[grant.source]), views.decode_grant(entry)
+    source, missed = owner.source, describe_missed_events(record.spec, owner, entry.opened or 0.0)
     # The α of randomized responses is that of an estimate from all of them.
     calibration = None if record.spec.mechanism.kind == "randomized_response" else record.calibration
     older = [*page.answers, *([page.preceding] if page.preceding else [])]
     rows = []
     for place, one in enumerate(page.answers):
         answer = one.result.with_question(question := find_question(one.result), source, calibration)
-        # Warnings about the standing stream would be the same in each row.
-        warnings = list(answer.question_warnings)
         # The groups of the numbers follow from the question or, for a live histogram, from the definition.
-        answer.with_stream(record.spec, source, calibration)
+        answer.with_stream(record.spec, source, calibration, missed_in_window(answer, missed))
         rows.append(
             AnswerRow(
                 time=one.time,
@@ -117,7 +117,7 @@ async def list_answers(
                 question=question,
                 groups=list(answer.groups or ()) if len(answer.estimates or ()) <= _MAX_NAMED_GROUPS else [],
                 uninformative=list(answer.uninformative),
-                warnings=warnings,
+                warnings=list(answer.question_warnings),
                 cost=_charge(one, older[place + 1 :]),
             )
         )

@@ -87,6 +87,25 @@ async def test_feed_view_shows_last_asked_window(mechanism: dict[str, Any]) -> N
     assert (view["topic"], view["clock"], view["idle"]) == ("ops.departures", "marks", None)
 
 
+async def test_answers_of_later_streams_warn_of_missing_events() -> None:
+    """Those of a source's only stream have no such warning."""
+    found = open_installation(MECHANISMS[0])
+    found.driver.publish("flights", [event("N1", "2013-01-01T05:00:00Z")])
+    found.driver.advance("flights", "2013-01-01T12:00:00Z")
+    found.flow()
+    async with found.web() as client:
+        only = (await get(client, "/api/streams/late/answers"))["items"]
+        found.driver.open(LATE | {"stream": "later", "epsilon": 4.0}, acknowledge=True)
+        found.driver.advance("flights", "2013-01-01T23:00:00Z")
+        found.flow()
+        later = (await get(client, "/api/streams/later/answers"))["items"]
+    for rows, is_later in ((only, False), (later, True)):
+        assert rows
+        for row in rows:
+            assert any(text.startswith("of each ") for text in row["warnings"])
+            assert any("may lack the events" in text for text in row["warnings"]) == is_later
+
+
 async def test_feed_view_of_periods_shows_window_of_latest_period() -> None:
     found = open_installation(MECHANISMS[0], FLIGHTS)
     for moment in (f"{DAYS[1][:10]}T01:00:00Z", f"{DAYS[1][:10]}T06:00:00Z"):
