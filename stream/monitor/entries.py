@@ -192,6 +192,7 @@ class StreamEntry:
     position: PositionShape | None = None
     refused: str | None = None
     opened: float | None = None
+    extended: float | None = None
     updated: float | None = None
     last_answered: float | None = None
     kept_activity: Activity | bytes | None = None

@@ -205,8 +205,8 @@ class MonitorTables:
         self._count_stream(entry, -1)
         if entry.incarnation != record.identity.incarnation:
             # The entry's totals belong to an earlier stream of this name.
-            opened = entry.opened if entry.grant is None else None
-            entry = self.streams[entry.name] = StreamEntry(entry.name, opened=opened)
+            times = (entry.opened, entry.extended) if entry.grant is None else (None, None)
+            entry = self.streams[entry.name] = StreamEntry(entry.name, opened=times[0], extended=times[1])
             entry.incarnation = record.identity.incarnation
         entry.grant, entry.ending = self._shared_parts.grant(record), record.ending
         entry.packing = self._build_packing(record.spec.mechanism.kind, raw)
@@ -268,7 +268,7 @@ class MonitorTables:
         entry = self._get_or_add_stream(totals.stream)
         if entry.grant is None and entry.incarnation != totals.incarnation:
             entry = self.streams[entry.name] = StreamEntry(
-                entry.name, incarnation=totals.incarnation, opened=entry.opened
+                entry.name, incarnation=totals.incarnation, opened=entry.opened, extended=entry.extended
             )
         if entry.incarnation != totals.incarnation:
             return
@@ -315,7 +315,9 @@ class MonitorTables:
         control = decode_record(ControlShape, record.value)
         entry = self._get_or_add_stream(name)
         if control.kind == "opened":
-            if not (control.extensions or REPEATED_HEADER in dict(record.headers)):
+            if control.extensions:
+                entry.extended = record.timestamp / 1000
+            elif REPEATED_HEADER not in dict(record.headers):
                 entry.opened = record.timestamp / 1000
             return
         # A stream that is halted as exhausted has not ended: it may be extended.

@@ -365,6 +365,9 @@ def _is_overdue(entry: StreamEntry, source: EventsSource, now: float) -> bool:
         following = end * 1000 + standing.window.every_ms
     elif entry.answered:  # windows were skipped, so only the time of the last answer is known
         following = (entry.last_answered or entry.updated or now) * 1000 + standing.window.every_ms
+        if entry.extended is not None:  # if it was exhausted, it is asked from the extension plus idle on
+            resumes = int(entry.extended * 1000) + span_ms(source.idle)
+            following = max(following, standing.window.first_start_from(resumes) + standing.window.size_ms)
     elif standing.begins is not None:
         following = standing.window.first_start_from(moment_ms(standing.begins)) + standing.window.size_ms
     else:

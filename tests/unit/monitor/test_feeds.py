@@ -166,6 +166,11 @@ async def test_stalled_sources_name_a_topic_whose_window_is_overdue() -> None:
     assert await stalled(found, begins + 520) == []
     assert (await feed(found))["asked_to"] is None
     assert await stalled(found, begins + 521) == [overdue | {"since": begins + 430}]
+    found.now = begins + 521  # extended, it is asked again about windows that begin 5 s later, or after that
+    found.driver.extend("flights", "late", 2.0)
+    found.flow()
+    assert await stalled(found, begins + 630) == []
+    assert await stalled(found, begins + 631) == [overdue | {"since": entry.last_answered}]
     found.driver.close("flights", "late")
     assert await stalled(found, begins + 271) == []
 
