@@ -27,7 +27,7 @@ _LEAST_ESTIMATE = 0.5
 
 @dataclass(frozen=True)
 class Compared:
-    """Means over all answers with a typical error: of that error, and of the true error, of the numbers of at least half a row."""
+    """Means over the ``count`` answers with a typical error: of that error, and of the true one over numbers of half a row or more."""
 
     published: float
     true: float
@@ -82,12 +82,8 @@ def _compared(answers: Iterable[Answer], truths: Sequence[Any]) -> Compared:
         if answer.typical_error is not None:
             estimates = np.array(answer.estimates or [answer.estimate], dtype=np.float64)
             published.append(answer.typical_error)
-            shown = (
-                estimates >= _LEAST_ESTIMATE
-                if (estimates >= _LEAST_ESTIMATE).any()
-                else estimates < _LEAST_ESTIMATE
-            )
-            true.append(float(np.abs(estimates - truth)[shown].mean()))
+            shown = estimates >= _LEAST_ESTIMATE
+            true.append(float(np.abs(estimates - truth)[shown | ~shown.any()].mean()))
     if not true:
         return Compared(math.nan, math.nan, 0)
     return Compared(float(np.mean(published)), float(np.mean(true)), len(true))

@@ -58,7 +58,8 @@ class Answer(Event, wire_omits_defaults=True):
       estimate were never measured together, or that one was never measured.
     * ``typical_error`` is the mean error, in the unit of the numbers, of similar estimates: over the same number of
       attributes, of about the same size. It is a noisy mean over the expected questions, and no bound for this
-      number. Of several ``estimates`` it is the mean over those of at least half a row. Measured numbers have an interval, and their ``typical_error`` is null.
+      number. Of several ``estimates`` it is the mean over those of at least half a row. Measured numbers have an
+      interval, and their ``typical_error`` is null.
     * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``; ``intervals`` has an
       interval for each of the ``estimates``. Each interval is about one number alone. They are null if the
       law of the number's noise is unknown, and for a question with ``top``, because it selects numbers.

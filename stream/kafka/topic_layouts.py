@@ -386,6 +386,6 @@ def missing_topic_problem(source: str, topic: str) -> str:
 def changed_topic_remedy(source: str) -> str:
     """Returns the remedy for a topic whose number of partitions has changed."""
     return (
-        f"close the streams of source '{source}', and register another source for the topic as it is; let its windows begin after "
-        "the change, because earlier events may be in another partition than their person's"
+        f"close the streams of source '{source}', and register another source for the topic as it is; let its streams begin after "
+        "the change, because a person's earlier events may be in another partition"
     )

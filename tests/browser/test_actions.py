@@ -286,7 +286,7 @@ async def test_analyst_reads_why_another_analysts_stream_stays(open_page: OpenPa
         shown = await dialog(page, "Close")
         await shown.get_by_role("button", name="Close stream").click()
         await expect(shown.get_by_role("alert")).to_have_text(
-            "stream: opened by somebody else; close only your own streams, or ask an operator"
+            "stream: opened under another name; close only your own streams, or ask an operator"
         )
         await expect(shown.get_by_role("button", name="Cancel")).to_be_visible()
     assert scene.requested == []

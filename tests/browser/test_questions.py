@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -45,6 +46,16 @@ def people(**streams: dict[str, Any]) -> Scene:
         scene.driver.open({"stream": stream, "source": "people", "epsilon": 8.0, "mechanism": mechanism})
     scene.flow()
     return scene
+
+
+def continue_after(event: asyncio.Event) -> Callable[[Route], Awaitable[None]]:
+    """Return a handler that holds a request until an event."""
+
+    async def hold(route: Route) -> None:
+        await event.wait()
+        await route.continue_()
+
+    return hold
 
 
 async def ask(page: Page) -> None:
@@ -367,14 +378,10 @@ async def test_shown_stream_is_asked_despite_the_late_form_of_another(open_page:
     scene = people(first={"kind": "laplace", "answers": 3}, second={"kind": "noisy_max", "answers": 3})
     late = asyncio.Event()
 
-    async def hold(route: Route) -> None:
-        await late.wait()
-        await route.continue_()
-
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=second", OPERATOR)
         await page.get_by_label("SELECT").fill("SELECT COUNT(*) FROM first WHERE sex = 'F'")
-        await page.route("**/api/streams/first", hold)
+        await page.route("**/api/streams/first", continue_after(late))
         await page.get_by_label("Stream").select_option("first")
         await page.get_by_label("Stream").select_option("second")
         await expect(page.get_by_label("Values of")).to_be_visible()
@@ -398,14 +405,10 @@ async def test_example_never_replaces_a_select_that_is_being_written(open_page: 
     scene = people(first={"kind": "laplace", "answers": 3}, second={"kind": "laplace", "answers": 3})
     late = asyncio.Event()
 
-    async def hold(route: Route) -> None:
-        await late.wait()
-        await route.continue_()
-
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=first", OPERATOR)
         await expect(page.get_by_label("SELECT")).to_have_value('SELECT COUNT(*) FROM "first"')
-        await page.route("**/api/streams/second/asking", hold)
+        await page.route("**/api/streams/second/asking", continue_after(late))
         await page.get_by_label("Stream").select_option("second")
         await page.get_by_label("SELECT").focus()
         async with page.expect_response("**/api/streams/second/asking"):

@@ -28,6 +28,7 @@ from stream.questions.live_events import Replay, parse_time, require_live_source
 
 EVENTS_PER_BATCH: Final = 1000
 WAIT_SECONDS: Final = 0.1
+"""Longest time for which a line waits for the rest of its batch."""
 DEFAULT_PARTITIONS: Final = 4
 _ARRAY_PROBLEM: Final = "begins a JSON array; give one object a line, as jq -c '.[]' writes them"
 

@@ -180,16 +180,8 @@ def answers_as_lines(rows: Sequence[AnswerRow]) -> Iterator[str]:
             "time": format_time(row.time),
             **row.answer.model_dump(mode="json", exclude_none=True),
             **row.model_dump(mode="json", include={"question", "warnings", "cost"}, exclude_none=True),
-            "warnings": _saved_warnings(row),
         }
         yield json.dumps(document, ensure_ascii=False) + "\n"
-
-
-def _saved_warnings(row: AnswerRow) -> list[str]:
-    """Return all warnings of an answer, because a file is read without the source's page."""
-    if row.question is None or not isinstance(row.answer, Result):
-        return row.warnings
-    return list(row.answer.question_warnings)
 
 
 def _csv_cells(row: AnswerRow) -> Iterator[dict[str, Any]]:
@@ -201,7 +193,7 @@ def _csv_cells(row: AnswerRow) -> Iterator[dict[str, Any]]:
         "time": format_time(row.time),
         "alpha_unit": getattr(answer, "alpha_unit", "").strip() or None,
         "question": None if question is None else json.dumps(question, ensure_ascii=False),
-        "warnings": "; ".join(_saved_warnings(row)) or None,
+        "warnings": "; ".join(row.warnings) or None,
         **{name: getattr(answer, name) for name in ("index", "basis", "version", "price", "tops_left", "reason")},
         **_amount_cells("cost", row.cost),
         **_amount_cells("spent", answer.spent),

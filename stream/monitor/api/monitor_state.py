@@ -149,7 +149,7 @@ class Monitor:
                 _, grant = views.find_stream(self.tables, request.stream)
                 if grant.analyst == user.name:
                     return request
-                problem = "stream: opened by somebody else; close only your own streams, or ask an operator"
+                problem = "stream: opened under another name; close only your own streams, or ask an operator"
             case _:
                 problem = "only operators may send this request; use an operator's token"
         raise ProblemError(403, "forbidden", problem)
