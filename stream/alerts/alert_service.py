@@ -25,7 +25,7 @@ from stream.alerts.alerts_file import AlertmanagerTarget, AlertsError, AlertsFil
 from stream.alerts.delivery import Alert, AlertMetrics, TargetMetrics, TargetSender, parse_alert
 from stream.alerts.targets import Alertmanager, Webhook
 from stream.client.kafka_connection import KafkaConnection
-from stream.client.ledger_reader import OpeningReader
+from stream.client.ledger_reader import FollowedLedger, OpeningReader
 from stream.diagnostics import configure_tracing, get_logger
 from stream.engine.health import Probes
 from stream.engine.restore import select_readable
@@ -72,6 +72,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
         connection = KafkaConnection(settings)
         find_own_topics = partial(require_topics, settings, attempts=50, role=AclRole.ALERTS)
         connection.topics = await retry_until_available(find_own_topics, stopping, probes.set_not_ready_reason)
+        connection.is_open = True
         deliveries = [
             TargetDelivery(connection, target, file.page, target_metrics, stopping)
             for target, target_metrics in zip(file.targets, all_metrics, strict=True)
@@ -130,6 +131,7 @@ class TargetDelivery:
         self._metrics = metrics
         self._stopping = stopping
         self._openings = OpeningReader(connection, target.wants)
+        self._ledger = FollowedLedger(connection)
         self.follower = AnswerFollower(
             connection.settings, connection.topics.answers, target.name, self._start_offset
         )
@@ -156,6 +158,7 @@ class TargetDelivery:
                 await wait_for_stop(self._stopping, pause)
             finally:
                 await self._openings.stop()
+                await self._ledger.stop()
 
     async def _follow(self, sender: TargetSender) -> None:
         if self._target.sources:
@@ -224,9 +227,9 @@ class TargetDelivery:
         return not self._ends and self.follower.is_joined
 
     async def _parse_alert(self, record: RecordLike) -> Alert | None:
-        topics = self._connection.topics
+        installation = self._connection.topics.prefix
         return await parse_alert(
-            record, self._openings, topics.prefix, self._monitor_url, self._metrics.unreadable
+            record, self._openings, self._ledger, installation, self._monitor_url, self._metrics.unreadable
         )
 
     async def _start_offset(

@@ -20,12 +20,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from schemas import Answer
 from schemas.wire import MalformedEventError
 from stream import VERSION
-from stream.client.ledger_reader import OpeningReader
+from stream.client.ledger_reader import FollowedLedger, OpeningReader
 from stream.diagnostics import get_logger
 from stream.engine.health import CacheCollector
 from stream.processing.protocol import RecordLike
 from stream.questions import Result
-from stream.questions.alert_states import format_time
+from stream.questions.alert_states import format_time, window_warnings
 from stream.questions.stream_watch import StreamOpening
 
 MAX_RETRY_AFTER_SECONDS: Final = 600.0
@@ -187,6 +187,7 @@ class Alert:
     time: float
     monitor_url: str | None = None
     bound_text: str = ""
+    warnings: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -206,6 +207,7 @@ class Alert:
             **answer,
             **self.opening.terms.document(),
             **({"counted": self.bound_text} if self.bound_text else {}),
+            **({"warnings": list(self.warnings)} if self.warnings else {}),
             **({} if (link := stream_page_url(self.monitor_url, self.opening.stream)) is None else {"page": link}),
         }
         message: dict[str, Any] = {"type": "sotto.alert", "timestamp": format_time(self.time), "data": data}
@@ -216,11 +218,16 @@ _ANSWER_FIELDS = {"index", "window", "group", "estimate", "alpha", "interval", "
 
 
 async def parse_alert(
-    record: RecordLike, openings: OpeningReader, installation: str, monitor_url: str | None, unreadable: Counter
+    record: RecordLike,
+    openings: OpeningReader,
+    ledger: FollowedLedger,
+    installation: str,
+    monitor_url: str | None,
+    unreadable: Counter,
 ) -> Alert | None:
     """Parse an answer ``above`` or ``below`` of a wanted stream; None for any other record.
 
-    ``unreadable`` counts answers that cannot be read.
+    The definition in ``ledger`` gives the answer of a window its warnings. ``unreadable`` counts answers that cannot be read.
     """
     opening = await openings.find_opening((record.key or b"").decode(errors="replace"))
     if opening is None:
@@ -236,7 +243,8 @@ async def parse_alert(
     if answer.outcome not in {"above", "below"} or answer.stream != opening.stream:
         return None
     bound_text = opening.terms.describe_counting(openings.sources.get(opening.source, ""))
-    return Alert(installation, opening, answer, record.timestamp / 1000, monitor_url, bound_text)
+    warnings = window_warnings(await ledger.add_stream(answer), bound_text)
+    return Alert(installation, opening, answer, record.timestamp / 1000, monitor_url, bound_text, warnings)
 
 
 def stream_page_url(monitor_url: str | None, stream: str) -> str | None:

@@ -52,12 +52,12 @@ log = get_logger("alerts")
 
 @dataclass(slots=True)
 class _SendState:
-    """The delivery of one alarm, which began with the alert ``first``.
+    """The delivery of one alarm with its ``latest`` alert.
 
     ``accepted_at`` is when the target last accepted the alarm; ``is_due`` is true if the alarm has changed since then.
     """
 
-    first: Alert
+    latest: Alert
     is_due: bool
     accepted_at: float = float("-inf")
 
@@ -83,8 +83,11 @@ class Alertmanager:
             return
         if alarm.alerts == 1 and alarm.resolved is None:
             self._sent[alarm.key] = _SendState(alert, is_due=not known)
-        elif not known:
-            self._sent[alarm.key].is_due = True
+            return
+        sent = self._sent[alarm.key]
+        sent.is_due |= not known
+        if alert.answer.outcome == "above":
+            sent.latest = alert
 
     def drop_alarms(self, is_moved: Callable[[str], bool]) -> None:
         """Drop the alarms of streams that another process delivers now, for which ``is_moved`` returns True."""
@@ -148,17 +151,18 @@ class Alertmanager:
 
     def format_alarm(self, alarm: Alarm, now: float) -> dict[str, Any]:
         """Return an alarm in the format of Alertmanager's API."""
-        target, answer, key, first = self.target, alarm.answer, alarm.key, self._sent[alarm.key].first
+        target, answer, key, latest = self.target, alarm.answer, alarm.key, self._sent[alarm.key].latest
         resend = span_ms(target.resend) / 1000
         end = alarm.resolved if alarm.resolved is not None else now + RESENDS_BEFORE_END * resend
         annotations = {
             "summary": f"{key.stream}: {group_text(key) or 'the stream'} is above its threshold",
             "window": window_text(answer) and f"{window_text(answer)} UTC",
             "estimate": estimate_text(answer),
-            "threshold": first.opening.terms.threshold_text,
-            "condition": first.opening.terms.condition or "",
+            "threshold": latest.opening.terms.threshold_text,
+            "condition": latest.opening.terms.condition or "",
             "alerts": str(alarm.alerts),
-            "counted": first.bound_text,
+            "counted": latest.bound_text,
+            "warnings": "; ".join(latest.warnings),
             "alerts_left": "" if answer.tops_left is None else str(answer.tops_left),
         }
         link = stream_page_url(self.monitor_url, key.stream)

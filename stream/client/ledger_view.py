@@ -22,7 +22,6 @@ from schemas import (
     StreamSpec,
     WaitingRequest,
     ledger_codec,
-    moment_ms,
     registered_name,
     request_codec,
 )
@@ -31,7 +30,6 @@ from stream.errors import Invalid, Unknown, Unreachable
 from stream.formatting import MAX_COMPARED_NAMES, did_you_mean
 from stream.privacy.composition.costs import displayed_grant, ordinary_charges_left
 from stream.questions.first_windows import MissedEvents, describe_missed_events
-from stream.settings import MS_PER_DAY
 
 _Decoded = TypeVar("_Decoded", bound=BaseModel)
 
@@ -127,16 +125,11 @@ class LedgerView:
     def missed_events(self, spec: StreamSpec) -> MissedEvents | None:
         """Describe which events a standing stream may lack; None if the clock or the opening excludes it.
 
-        The stream was opened before the earliest record that was read, and at most a day, or a window with its lateness,
-        after ``begins``.
+        The stream was opened before the earliest record that was read.
         """
-        standing = spec.standing
-        if standing is None or standing.begins is None:
-            return None
-        latest = moment_ms(standing.begins) + max(MS_PER_DAY, standing.open_ms)
         rows = self._read("SELECT since FROM record WHERE key = ?", f"grant|{spec.source}|{spec.stream}".encode())
-        opened = min([latest, *(since for (since,) in rows)])
-        return describe_missed_events(spec, self.source(spec.source), opened / 1000)
+        opened = min((since / 1000 for (since,) in rows), default=None)
+        return describe_missed_events(spec, self.source(spec.source), opened)
 
     def grants(
         self, source: str | None, limit: int | None, after: str | None, *, periods: bool = False

@@ -13,23 +13,35 @@ from typing import Any, Final, NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from schemas import Answer, answer_codec, registered_name
+from schemas import Answer, GrantRecord, Source, registered_name
 from schemas.wire import MalformedEventError
+from stream.caches import RecentCache
 from stream.diagnostics import get_logger
 from stream.engine.restore import create_reader, require_visible, select_readable
 from stream.monitor.api.service_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
-from stream.monitor.api.views import contribution_text
+from stream.monitor.api.views import NewerRecordError, contribution_text, decode_grant, decode_source
 from stream.monitor.entries import StreamEntry
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.record_shapes import GrantTermsShape, decode_record
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import Topics
-from stream.questions.alert_states import ABOVE_BYTES, BELOW_BYTES, NO_TERMS, AlarmTable, group_text
+from stream.questions.alert_states import (
+    ABOVE_BYTES,
+    BELOW_BYTES,
+    NO_TERMS,
+    AlarmTable,
+    group_text,
+    window_warnings,
+)
+from stream.questions.first_windows import MissedEvents, describe_missed_events, missed_in_window
+from stream.questions.results import Result
 from stream.questions.stream_watch import alert_terms_of
 from stream.settings import Settings
 
 MAX_KEPT_ALERTS: Final = 2_000
 """Maximum number of alerts that are kept."""
+MAX_DECODED_STREAMS: Final = 1_000
+"""Maximum number of streams with alerts whose definitions are kept decoded."""
 
 
 class KeptAlert(NamedTuple):
@@ -53,6 +65,9 @@ class Alerts:
         self._kept: list[KeptAlert] = []
         """A heap by time: partitions are read in turn, and a full heap drops its earliest alert."""
         self._number = 0
+        self._definitions: RecentCache[str, tuple[GrantRecord, Source, MissedEvents | None]] = RecentCache(
+            MAX_DECODED_STREAMS // 2
+        )
 
     def add_answer(self, record: RecordLike) -> None:
         """Add one committed answer; most are skipped without decoding."""
@@ -61,7 +76,7 @@ class Alerts:
         if ABOVE_BYTES not in value and not (BELOW_BYTES in value and self._may_end(stream)):
             return
         try:
-            answer = answer_codec.decode_trusted(value)
+            answer = Result.read(value)
         except MalformedEventError:
             self.unreadable += 1
             return
@@ -143,6 +158,7 @@ class Alerts:
     def _row(self, answer: Answer, time: float, source: str | None) -> AlertRow:
         entry = self._entry(answer.stream)
         terms = NO_TERMS if entry is None else alert_terms_of(decode_record(GrantTermsShape, entry.raw).spec)
+        counted = "" if entry is None else terms.describe_counting(contribution_text(self.tables, entry))
         return AlertRow.from_record(
             answer,
             time=time,
@@ -150,8 +166,26 @@ class Alerts:
             group=dict(answer.group or {}),
             threshold=terms.threshold,
             condition=terms.condition,
-            counted="" if entry is None else terms.describe_counting(contribution_text(self.tables, entry)),
+            counted=counted,
+            warnings=[] if entry is None else self._warnings(answer, entry, counted),
         )
+
+    def _warnings(self, answer: Answer, entry: StreamEntry, counted: str) -> list[str]:
+        """Return the warnings of a window's answer that ``counted`` does not have."""
+        source_entry = None if entry.grant is None else self.tables.sources.get(entry.grant.source)
+        if not isinstance(answer, Result) or answer.window is None or source_entry is None:
+            return []
+        key = f"{entry.name} {entry.incarnation}"
+        if (known := self._definitions.get(key)) is None:
+            try:
+                grant, owner = decode_grant(entry), decode_source(self.tables, source_entry)
+            except NewerRecordError:
+                return []
+            known = grant, owner.source, describe_missed_events(grant.spec, owner, entry.opened)
+            self._definitions.put(key, known)
+        grant, source, missed = known
+        answer.with_stream(grant.spec, source, grant.calibration, missed_in_window(answer, missed))
+        return list(window_warnings(answer, counted))
 
 
 def alerts_view(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> AlertsView:

@@ -44,7 +44,7 @@ class AlertTerms(NamedTuple):
     people: bool | None = False
 
     def describe_counting(self, bound_text: str) -> str:
-        """Describe what counts of each person; ``bound_text`` describes the contribution bound of the source."""
+        """Describe what counts of each person; ``bound_text`` describes the source's contribution bound."""
         if self.counted is not None or not bound_text:
             return describe_counted_events(self.counted, bound_text)
         if self.people:
@@ -77,9 +77,8 @@ class AlertKey(NamedTuple):
 class Notice:
     """An answer of a watched stream, or the end of the stream, with ``ended`` as its reason.
 
-    ``time`` is Kafka's timestamp, in Unix seconds, of the answer or of the first record that reports the end. ``bound_text``
-    describes the source's contribution bound in words, and is empty without a bound. ``terms`` are the stream's threshold
-    and condition.
+    ``time`` is Kafka's timestamp, in Unix seconds, of the answer or of the first record that reports the end.
+    ``bound_text`` describes the source's contribution bound; it is empty without one.
 
     Examples:
         >>> for notice in client.watch("count*"):
@@ -103,9 +102,12 @@ class Notice:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings of a window's answer that ``bound_text`` does not have."""
-        if self.answer is None or self.answer.window is None:
-            return ()
-        return tuple(text for text in self.answer.question_warnings if text != self.bound_text)
+        return () if self.answer is None else window_warnings(self.answer, self.bound_text)
+
+
+def window_warnings(answer: Result, bound_text: str) -> tuple[str, ...]:
+    """Return the warnings of a window's answer that ``bound_text`` does not have; none of another answer."""
+    return () if answer.window is None else tuple(text for text in answer.warnings if text != bound_text)
 
 
 def alert_key_of(answer: Answer) -> AlertKey:
@@ -317,8 +319,7 @@ MAX_ALERT_KEYS: Final = 20_000
 class Alarm:
     """A run of alerts of one key; ``resolved`` is the time of the answer ``below`` that ends it, or None.
 
-    ``since`` is the end of the run's first window, and ``time`` is Kafka's timestamp of its latest ``answer``. All times
-    are Unix seconds. ``alerts`` is the number of alerts.
+    ``since`` is the end of the run's first window, and ``time`` is Kafka's timestamp of its latest ``answer``, both in Unix seconds.
     """
 
     key: AlertKey

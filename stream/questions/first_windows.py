@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from schemas import Answer, EventsSource, OpeningSpec, Source, SourceRecord, StandingQuery, StreamSpec
 from schemas.windows import YEAR_10000_MS, format_moment, moment_ms, span_ms
+from stream.settings import MS_PER_DAY
 
 
 def describe_first_answer(standing: StandingQuery, source: EventsSource, now: float) -> str:
@@ -78,12 +79,17 @@ def find_missed_events(spec: OpeningSpec, source: Source, opened: float) -> Miss
     )
 
 
-def describe_missed_events(spec: StreamSpec, owner: SourceRecord, opened: float) -> MissedEvents | None:
+def describe_missed_events(spec: StreamSpec, owner: SourceRecord, opened: float | None) -> MissedEvents | None:
     """Describe which events an open stream may lack; None if it is its source's only stream so far or lacks none.
 
-    ``opened`` may be later than the opening.
+    ``opened`` is the Unix time of the opening, or a later time; None if it is unknown. A stream is opened at most a day,
+    or a window with its lateness, after ``begins``.
     """
-    if owner.streams < 2 or (missed := find_missed_events(spec, owner.source, opened)) is None:
+    if (standing := spec.standing) is None or standing.begins is None or owner.streams < 2:
+        return None
+    latest = (moment_ms(standing.begins) + max(MS_PER_DAY, standing.open_ms)) / 1000
+    opened = latest if opened is None else min(opened, latest)
+    if (missed := find_missed_events(spec, owner.source, opened)) is None:
         return None
     return missed._replace(text=f"{missed.text}, {missed.unless}")
 

@@ -29,6 +29,7 @@ from stream.questions.alert_states import format_time
 from stream.services.processes import Service
 from stream.settings import Settings
 from tests.builders import source
+from tests.chaos.windows import YESTERDAY, live_source, standing_specs
 from tests.conftest import StartService
 from tests.kafka.wards import ward
 from tests.names import FILE, make_names
@@ -206,6 +207,21 @@ async def test_dead_target_delays_no_other_and_gets_missed_alerts(installation: 
             ]
 
 
+async def test_alerts_have_the_warnings_of_their_windows(installation: AlertsInstallation) -> None:
+    """The service learns a stream's definition from the ledger; the sum of a clamped attribute has a warning."""
+    await installation.client.register(live_source("visits", "marks"))
+    [spec] = [one for one in standing_specs("2h", "1h", YESTERDAY) if one.stream == "visits-sum"]
+    await installation.client.open(spec)
+    async with Receiver() as receiver:
+        service = installation.start(installation.webhook(receiver))
+        await installation.wait_until_joined(service)
+        await WindowedAnswers(installation, "visits-sum").write(5, "EWR")
+        await receiver.until(lambda: len(receiver.requests) == 1, PATIENCE)
+        data = receiver.requests[0].json["data"]
+    assert data["counted"] == "of each 'who.id' at most 2 events count in a window"
+    assert "values of 'value' outside 0 to 9 count as its ends; no ± covers this" in data["warnings"]
+
+
 async def test_alerts_have_windows_and_groups(installation: AlertsInstallation) -> None:
     async with Receiver() as receiver:
         service = installation.start(installation.webhook(receiver))
@@ -290,7 +306,7 @@ async def test_alertmanager_shows_alerts_until_they_end(
         }
         assert found["EWR"]["startsAt"] == "2013-01-01T06:00:00.000Z"
         assert found["JFK"]["startsAt"] == "2013-01-01T07:00:00.000Z"
-        assert found["EWR"]["annotations"]["window"] == "2013-01-01 06:00–07:00"
+        assert found["EWR"]["annotations"]["window"] == "2013-01-01 06:00–07:00 UTC"
         assert found["EWR"]["generatorURL"] == "https://sotto.example.org/#/streams/late"
         # The alert is repeated, so that it does not end by itself.
         ends = found["JFK"]["endsAt"]

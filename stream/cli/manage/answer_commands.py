@@ -28,7 +28,7 @@ from stream.client.async_client import AsyncClient
 from stream.client.kafka_connection import report_silence
 from stream.engine.restore import create_reader, require_visible, select_readable
 from stream.errors import SottoError, describe_end_remedy, describe_reason
-from stream.formatting import did_you_mean
+from stream.formatting import NOT_INFORMATIVE, did_you_mean
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
 from stream.processing.dead_letters import (
@@ -82,8 +82,8 @@ async def _follow_answers(*, from_beginning: bool, limit: int, stream: str | Non
 
 
 def _print_new(name: str, texts: Iterable[str], printed: set[tuple[str, str]]) -> None:
-    """Print the texts about a stream that are not in ``printed``, and add them."""
-    if new := [text for text in texts if (name, text) not in printed]:
+    """Print the texts about a stream that are not in ``printed``, and add them; marks are in each answer's line."""
+    if new := [text for text in texts if (name, text) not in printed and not text.startswith(NOT_INFORMATIVE)]:
         printed.update((name, text) for text in new)
         say(f"{name}: {'; '.join(new)}", soft_wrap=True)
 
@@ -224,8 +224,9 @@ def notice_document(notice: Notice) -> dict[str, Any]:
         return {**common, "ended": notice.ended}
     counted: dict[str, Any] = {"counted": notice.bound_text} if notice.bound_text else {}
     warnings = {"warnings": list(notice.warnings)} if notice.warnings else {}
+    marks = {"uninformative": list(notice.answer.uninformative)} if notice.answer.uninformative else {}
     answer = answer_document(notice.answer, exclude_none=True)
-    return {**common, **answer, **notice.terms.document(), **counted, **warnings}
+    return {**common, **answer, **notice.terms.document(), **counted, **marks, **warnings}
 
 
 def format_notice(notice: Notice, width: int) -> list[Text]:

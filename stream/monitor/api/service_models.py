@@ -92,6 +92,8 @@ class AlertRow(ApiModel):
     condition: Annotated[str | None, Field(description="Condition of the events that count; null without one.")]
     counted: str = ""
     """The source's contribution bound as a sentence; empty without one."""
+    warnings: list[str]
+    """Warnings about the window's estimate, for example of clamped values or missing events."""
 
 
 class FiringRow(ApiModel):

@@ -14,7 +14,7 @@ NOW = 1_700_000_000.0
 OPENING = StreamOpening("late", "flights", "ab" * 16, "open", None, 0.0, AlertTerms(900.0, "delay >= 60"))
 
 
-def alert(index: int = 0, **fields: Any) -> Alert:
+def alert(index: int = 0, *, warnings: tuple[str, ...] = (), **fields: Any) -> Alert:
     given = {
         "id": f"2013-01-01T05:00:00Z/{index}",
         "stream": "late",
@@ -27,4 +27,5 @@ def alert(index: int = 0, **fields: Any) -> Alert:
         "window": {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"},
         "group": {"origin": "EWR"},
     }
-    return Alert("sotto", OPENING, Answer.model_validate_json(json.dumps({**given, **fields})), NOW)
+    answer = Answer.model_validate_json(json.dumps({**given, **fields}))
+    return Alert("sotto", OPENING, answer, NOW, warnings=warnings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -220,6 +221,15 @@ def test_group_labels_are_valid_prometheus_labels() -> None:
         "group_age_group": "[0, 10)",
         "group_age_group_2": "3",
     }
+
+
+async def test_alarm_has_warnings_of_its_latest_alert(setup: AlertmanagerSetup) -> None:
+    for outcome, hour, warnings in (("above", 0, ("first", "other")), ("above", 1, ("second",)), ("below", 2, ())):
+        alert = replace(setup.alert_of(answer(outcome, hour)), warnings=warnings)
+        setup.alertmanager.add_answer(alert, known=False)
+        [sent] = await setup.send_due()
+        expected = "first; other" if hour == 0 else "second"
+        assert sent["annotations"]["warnings"] == expected
 
 
 async def test_alarm_names_threshold_and_condition(setup: AlertmanagerSetup) -> None:

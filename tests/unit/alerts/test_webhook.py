@@ -90,7 +90,7 @@ async def setup(tmp_path: Path) -> AsyncIterator[WebhookSetup]:
 
 
 async def test_webhook_delivers_signed_alert_of_public_fields(setup: WebhookSetup) -> None:
-    assert await setup.deliver(alert(3)) == [True]
+    assert await setup.deliver(alert(3, warnings=("values are clamped",))) == [True]
     [request] = setup.receiver.requests
     assert request.json == {
         "type": "sotto.alert",
@@ -110,6 +110,7 @@ async def test_webhook_delivers_signed_alert_of_public_fields(setup: WebhookSetu
             "group": {"origin": "EWR"},
             "threshold": 900.0,
             "condition": "delay >= 60",
+            "warnings": ["values are clamped"],
         },
     }
     assert request.key == request.json["data"]["key"]

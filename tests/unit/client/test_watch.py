@@ -341,9 +341,10 @@ def test_watch_reports_windows_and_groups_of_standing_stream() -> None:
 def test_notice_marks_a_number_that_is_not_informative() -> None:
     known = record("answer", estimate=1.0, interval=[0.0, 9.0])
     [notice] = Watch((), None, all_answers=True).notices_of(known, OPENING)
-    assert (
-        "1 (95 %: 0 to 9)  not informative: the error may exceed the number" in format_notice(notice, 300)[0].plain
-    )
+    mark = "not informative: the error may exceed the number itself"
+    assert f"1 (95 %: 0 to 9)  {mark}" in format_notice(notice, 300)[0].plain
+    found = notice_document(notice)
+    assert (found["uninformative"], found["warnings"]) == ([0], [mark])
 
 
 def test_notice_has_the_bound_over_all_windows_of_running_counts_only() -> None:
@@ -359,8 +360,9 @@ def test_notice_has_the_bound_over_all_windows_of_running_counts_only() -> None:
         notices = {one.stream: one for one in client.watch(from_beginning=True, quiet=True)}
     bound = "of each 'tailnum' at most 2 events count in a window"
     assert {one.bound_text for one in notices.values()} == {bound}
-    assert notices["plain"].warnings == ()
-    assert notices["so-far"].warnings == (f"{bound}; in all windows together, at most 5",)
+    marked = notices["plain"].warnings
+    assert [one.partition(":")[0] for one in marked] == ["not informative"]
+    assert notices["so-far"].warnings == (f"{bound}; in all windows together, at most 5", *marked)
 
 
 @pytest.mark.parametrize(

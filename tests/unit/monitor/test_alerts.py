@@ -144,6 +144,7 @@ async def test_alerts_route_is_open_to_each_role(token: str) -> None:
                     "threshold": 0.0,
                     "condition": None,
                     "counted": "",
+                    "warnings": [],
                 },
                 "state": "open",
             }

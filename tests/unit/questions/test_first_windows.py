@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 import warnings
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,12 @@ from stream.client.client_calls import AsyncCalls
 from stream.client.ledger_reader import FollowedLedger
 from stream.client.ledger_view import LedgerView
 from stream.processing.protocol import Record
-from stream.questions.first_windows import describe_first_answer, warn_about_opening, warn_about_past_windows
+from stream.questions.first_windows import (
+    describe_first_answer,
+    describe_missed_events,
+    warn_about_opening,
+    warn_about_past_windows,
+)
 from stream.questions.question_forms import as_opening
 from tests.builders import installation, parse_source, parse_stream
 from tests.unit.feeds.live import WINDOW, flights, standing
@@ -193,3 +199,22 @@ def test_client_warns_of_past_windows_of_a_later_stream(clock: str) -> None:
             assert [str(one.message)[:15] for one in caught] == (
                 ["standing.begins"] if warned and clock == "broker" else []
             )
+
+
+@pytest.mark.parametrize(
+    ("begins", "opened", "until"),
+    [
+        ("2013-01-01T05:00:00Z", "2013-01-01T07:00:00Z", "2013-01-01T07:00:05Z"),
+        ("2013-01-01T05:00:00Z", None, "2013-01-02T05:00:05Z"),
+        ("2013-01-01T05:00:00Z", "2014-01-01T05:00:00Z", "2013-01-02T05:00:05Z"),
+    ],
+)
+def test_unknown_opening_is_at_most_a_day_after_the_first_window(
+    begins: str, opened: str | None, until: str
+) -> None:
+    """A reader that starts after an extension or a compaction knows a later time or none."""
+    spec = parse_stream(standing("late", begins=begins))
+    owner: Any = SimpleNamespace(source=parse_source(flights()), streams=2)
+    missed = describe_missed_events(spec, owner, None if opened is None else moment_ms(opened) / 1000)
+    assert missed is not None
+    assert missed.text.startswith(f"windows that begin before {until} lack")

@@ -32,7 +32,7 @@ function streamCell() {
     update(row) {
       setText(name, row.stream);
       setAttribute(name, "href", route("streams", [row.stream]));
-      setText(source, [row.source, row.condition, row.counted].filter(Boolean).join(" · "));
+      setText(source, [row.source, row.condition, row.counted, ...row.warnings].filter(Boolean).join(" · "));
     },
   };
 }
