@@ -42,9 +42,7 @@ async def recreate(settings: Settings, topic: str, partitions: int) -> None:
         reader.assign([place])
         before = await reader.topic_id(place)
         await admin.delete_topics([topic])
-        while [
-            code for _, code, *_ in (await admin.create_topics([NewTopic(topic, partitions, 1)])).topic_errors
-        ] != [0]:
+        while (await admin.create_topics([NewTopic(topic, partitions, 1)])).topic_errors[0][1] != 0:
             await asyncio.sleep(0.05)
         while await id_of(reader, place) in {before, None}:
             await asyncio.sleep(0.05)
