@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Self
@@ -235,9 +236,10 @@ class AsyncClient(AsyncCalls):
             watch = Watch(streams, source, all_answers=quiet)
             async with aclosing(watch_notices(self._connection, watch, from_beginning=from_beginning)) as notices:
                 async for notice in notices:
-                    if notice.answer is not None:
-                        await self._ledger.add_stream(notice.answer)
-                    yield notice
+                    known = notice.answer and await self._ledger.add_stream(notice.answer)
+                    yield (
+                        notice if known is None else replace(notice, bound_text=known.counted or notice.bound_text)
+                    )
 
     async def _ask_query(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ASYNC109
         pending = await self._publish(query, timeout, headers)

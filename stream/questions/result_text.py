@@ -183,6 +183,13 @@ def format_answers(answers: Sequence[Answer]) -> str:
     return "\n".join(shown)
 
 
+def list_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
+    """Return the first ten distinct warnings, and the number of further warnings."""
+    lines = tuple(dict.fromkeys(warnings))
+    more = len(lines) - MAX_LISTED_RESULTS
+    return lines if more <= 0 else (*lines[:MAX_LISTED_RESULTS], f"and {more:,} more warnings")
+
+
 def format_html_table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str] = ()) -> str:
     """Format rows as an HTML table with error bars on one scale, and the warnings below."""
     names = [

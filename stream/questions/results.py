@@ -212,8 +212,7 @@ class Result(ConvertibleRows, Answer):
             about_basis += warn_about_promise(self.index + 1, self._calibration)
         about_basis += warn_about_top(self, self._query)
         if self._query is None and (spec := self._spec) and (source := self._source):
-            counted = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
-            return (*about_basis, *filter(None, (counted, *describe_clamping(spec, source), self._missed)))
+            return (*about_basis, *filter(None, (self.counted, *describe_clamping(spec, source), self._missed)))
         if self._query is None or self._source is None:
             return about_basis
         return (
@@ -224,6 +223,13 @@ class Result(ConvertibleRows, Answer):
             *warn_about_clamping(self, self._query, self._source, predicates_of(self._query)),
             *warn_about_rows(self._source, self._query),
         )
+
+    @property
+    def counted(self) -> str:
+        """What counts of each person in a standing stream's answers; empty if the stream's definition is unknown."""
+        if (spec := self._spec) is None or (source := self._source) is None:
+            return ""
+        return describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
 
     @property
     def rows_per_person(self) -> int | None:
@@ -355,7 +361,7 @@ class Results(ConvertibleRows, Sequence[Result]):
     @property
     def warnings(self) -> tuple[str, ...]:
         """The first ten distinct warnings of all results, and the number of further warnings."""
-        return list_warnings(line for result in self._results for line in result.warnings)
+        return result_text.list_warnings(line for result in self._results for line in result.warnings)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of all results."""
@@ -370,13 +376,6 @@ class Results(ConvertibleRows, Sequence[Result]):
 
     def _repr_html_(self) -> str:
         return result_text.format_html_table(self.rows(), self.warnings)
-
-
-def list_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
-    """Return the first ten distinct warnings, and the number of further warnings."""
-    lines = tuple(dict.fromkeys(warnings))
-    more = len(lines) - result_text.MAX_LISTED_RESULTS
-    return lines if more <= 0 else (*lines[: result_text.MAX_LISTED_RESULTS], f"and {more:,} more warnings")
 
 
 _NUMBER_COLUMNS = (

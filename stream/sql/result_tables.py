@@ -20,9 +20,9 @@ from stream.questions.result_text import (
     LOW_SUFFIX,
     NUMBER_SUFFIXES,
     ConvertibleRows,
+    list_warnings,
     total_cost,
 )
-from stream.questions.results import list_warnings
 from stream.sql.aggregates import AnswerColumn
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement
 from stream.sql.statement_clauses import satisfies_having

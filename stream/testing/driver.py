@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any, Self, TypeVar, overload
 
@@ -374,9 +374,8 @@ class Driver(MemoryInstallation, SyncCalls):
             opening = openings.get((record.key or b"").decode())
             if opening is not None:
                 for notice in watch.notices_of(record, opening, sources.get(opening.source, "")):
-                    if notice.answer is not None:
-                        self._add_stream(notice.answer)
-                    yield notice
+                    counted = "" if notice.answer is None else self._add_stream(notice.answer).counted
+                    yield replace(notice, bound_text=counted or notice.bound_text)
         if from_beginning:
             yield from watch.end_notices(openings.values())
 

@@ -173,13 +173,16 @@ def csv_parts(columns: Sequence[str], parts: Iterable[Iterable[Sequence[Any]]]) 
         yield rest
 
 
+_LINE_FIELDS: Final = {"question", "uninformative", "warnings", "cost"}
+
+
 def answers_as_lines(rows: Sequence[AnswerRow]) -> Iterator[str]:
-    """Yield one line of JSON for each answer: its fields, and ``time``, ``question``, ``warnings`` and ``cost``."""
+    """Yield one line of JSON for each answer: its fields, ``time`` and further fields of ``AnswerRow``."""
     for row in rows:
         document = {
             "time": format_time(row.time),
             **row.answer.model_dump(mode="json", exclude_none=True),
-            **row.model_dump(mode="json", include={"question", "warnings", "cost"}, exclude_none=True),
+            **row.model_dump(mode="json", include=_LINE_FIELDS, exclude_none=True),
         }
         yield json.dumps(document, ensure_ascii=False) + "\n"
 
