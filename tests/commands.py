@@ -17,6 +17,7 @@ from stream.cli.app import app
 from stream.cli.manage import (
     answer_commands,
     budget_commands,
+    estimate_command,
     event_commands,
     ledger_commands,
     record_rows,
@@ -67,7 +68,7 @@ class Connected:
 
 def connect_commands(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
     """Let a driver carry out the calls of commands, in place of a client of Kafka."""
-    for module in (budget_commands, event_commands, ledger_commands, stream_commands):
+    for module in (budget_commands, estimate_command, event_commands, ledger_commands, stream_commands):
         monkeypatch.setattr(module, "Client", lambda: nullcontext(driver))
     set_live_topic_report(monkeypatch, LiveTopicReport())
 

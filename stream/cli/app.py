@@ -217,7 +217,7 @@ COMMANDS: Final = {
         "Run a stream on a public or generated table before it is opened: errors and charges beside the promise.",
     ),
     "estimate": LazyCommand(
-        "stream.cli.manage.stream_commands:estimate",
+        "stream.cli.manage.estimate_command:estimate",
         "Estimate the share of each category on a stream of randomized response, with its interval.",
     ),
     "audit": LazyCommand(

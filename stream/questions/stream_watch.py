@@ -22,6 +22,7 @@ from schemas.wire import DECODE_ERRORS
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.errors import Unknown
 from stream.formatting import describe_bound, describe_source_bound, did_you_mean, format_count
+from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import RecordLike
 from stream.questions.alert_states import ABOVE_BYTES, NO_TERMS, AlertTerms, Notice, matches_patterns
 from stream.questions.clamped_values import describe_clamping
@@ -223,7 +224,8 @@ class Watch:
         if answer.outcome == "halted":
             # The ledger may report the end before or after this answer; the notice has the earlier time.
             time = notice.time if opening.end is None else min(notice.time, opening.time)
-            ends = self._report_end(opening, opening.end or f"halted: {answer.reason}", time)
+            reason = f"{'' if says_exhausted(answer.reason) else 'halted: '}{answer.reason}"
+            ends = self._report_end(opening, opening.end or reason, time)
             return ends or ([notice] if self._all_answers else [])
         if answer.outcome != "rejected" and opening.end is None:
             self._ended.pop(opening.stream)

@@ -1,19 +1,16 @@
-"""``sotto stream`` opens, extends, closes, halts, lists and shows streams; ``sotto estimate`` evaluates answers."""
+"""``sotto stream`` opens, extends, closes, halts, lists and shows streams."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 import typer
-from pydantic import TypeAdapter
 
 from schemas import (
-    Answer,
     Auto,
     EventsSource,
     GrantRecord,
@@ -22,16 +19,13 @@ from schemas import (
     RecordsSource,
     Source,
     TableSource,
-    answer_codec,
     registered_name,
 )
-from schemas.wire import MalformedEventError
 from stream.cli.manage.record_rows import AllPeriods, ShownGrant, group_by_name, join_grants, warn_about_topic
 from stream.cli.output import (
     AsJson,
     CommandError,
     format_amount,
-    numbered_lines,
     parse_document,
     print_warnings,
     requested_amount,
@@ -40,8 +34,6 @@ from stream.cli.output import (
     show_result,
     show_table,
 )
-from stream.client.answer_history import AnswerLog
-from stream.client.async_client import AsyncClient
 from stream.client.blocking_client import Client
 from stream.errors import Missing, describe_end_remedy
 from stream.formatting import (
@@ -59,8 +51,6 @@ from stream.kafka.topic_creation import inspect_live_topic
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers, last_promised_answer
 from stream.privacy.composition.losses import is_pure
-from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
-from stream.questions import Result
 from stream.questions.answer_warnings import warn_about_promise
 from stream.questions.first_windows import describe_first_answer, describe_next_answer, needed_retention_ms
 from stream.questions.question_forms import opening_adapter
@@ -123,6 +113,10 @@ def open_stream(
     show_result(grant, *lines, as_json=as_json)
 
 
+_MAX_LIVE_SOURCES: Final = 8
+"""Maximum number of live sources whose topics a list inspects."""
+
+
 @app.command("list")
 def list_streams(
     source: Annotated[str | None, typer.Argument(help="Only this source's streams.")] = None,
@@ -135,7 +129,8 @@ def list_streams(
 ) -> None:
     """List streams; on a source with periods, list only each stream's latest period.
 
-    A page, or a list as JSON, has the ledger's records alone: not that a stream is not answering, nor its last answers.
+    A page, or a list as JSON, has the ledger's records alone: not that a stream is not answering or that feeds refuse its
+    topic, nor its last answers.
     """
     with Client() as client:
         grants = client.list_streams(source, limit=limit, after=after, periods=True)
@@ -143,6 +138,8 @@ def list_streams(
             grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
         is_page = as_json or limit is not None or after is not None
         shown = [*map(ShownGrant, grants)] if is_page else join_grants(client, grants)
+        asked = {registered_name(one.spec.source) for one in grants if one.spec.standing and one.state == "open"}
+        live_sources = [] if is_page else [client.budget(one).source for one in sorted(asked)[:_MAX_LIVE_SOURCES]]
     if as_json:
         show_json(grants)
         return
@@ -170,6 +167,8 @@ def list_streams(
     )
     for one in (line.item for line in lines if line.item.state == "not answering"):
         say(f"{one.grant.spec.stream} is not answering: {one.reason}", soft_wrap=True)
+    for live_source in live_sources:
+        warn_about_topic(live_source)
 
 
 @app.command("extend")
@@ -327,74 +326,3 @@ def _resolve_names(client: Client, names: Sequence[str]) -> tuple[str, str]:
     if len(names) > 2:
         raise CommandError(f"names: {len(names)} are given; give one stream, or its source and the stream")
     return (names[0] if len(names) == 2 else client.source_of(names[-1])), names[-1]
-
-
-def estimate(
-    source: Annotated[str, typer.Argument(help="The stream's source.")],
-    stream: Annotated[str, typer.Argument(help="The stream.")],
-    answers: Annotated[
-        str | None,
-        typer.Option(help="Answers as JSON lines: a file, or - for standard input. Read from Kafka if omitted."),
-    ] = None,
-    grant: Annotated[
-        str | None,
-        typer.Option(
-            help="The output of 'sotto stream show SOURCE STREAM --json'. Read from the ledger if omitted."
-        ),
-    ] = None,
-    beta: Annotated[
-        float | None,
-        typer.Option(
-            help="Probability that an interval does not contain its true share; the stream's if omitted."
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Estimate the share of each category on a stream of randomized response, with its interval."""
-    if grant is None:
-        with Client() as client:
-            record = client.grant(source, stream)
-    else:
-        record = parse_document(TypeAdapter(GrantRecord), grant, "--grant")
-        if (record.spec.source, record.spec.stream) != (source, stream):
-            raise CommandError(f"grant: belongs to stream '{record.spec.stream}'; give the grant of '{stream}'")
-    try:
-        if answers is None:
-            found = estimate_stream_shares(record, asyncio.run(_read_answers(stream)), beta)
-        else:
-            with numbered_lines(answers) as lines:
-                found = estimate_stream_shares(record, _decode_answers(answers, lines), beta)
-    except ShareEstimateError as error:
-        raise CommandError(str(error)) from None
-    if as_json:
-        show_json(asdict(found))
-        return
-    show_table(
-        f"{stream}: {found.events} answers; every interval holds with probability {1 - found.beta:g}",
-        ["category", "answers", "share", "interval", "deviation"],
-        [
-            [
-                share.category,
-                str(share.answers),
-                f"{share.estimate:.4f}",
-                f"{share.low:.4f} to {share.high:.4f}",
-                f"{share.deviation:.4f}",
-            ]
-            for share in found.shares
-        ],
-    )
-
-
-def _decode_answers(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Answer]:
-    for number, (_, line) in enumerate(lines, 1):
-        try:
-            yield answer_codec.decode(line)
-        except MalformedEventError as error:
-            problem = str(error).removeprefix("event: ")
-            raise CommandError(f"--answers: {file}, answer {number}: {problem}") from None
-
-
-async def _read_answers(stream: str) -> list[Result]:
-    settings = local_settings()
-    async with AsyncClient(settings) as client:
-        return await AnswerLog(settings, client.topics).read_all(stream)

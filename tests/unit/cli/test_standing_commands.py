@@ -134,7 +134,8 @@ def test_opening_without_a_fit_topic_has_no_forecast(driver: Driver, monkeypatch
     assert "warning: topic t has other timestamps\n" in said.stderr
     assert "first answer" not in said.output
     extending = ("stream", "extend", "three", "--epsilon", "1")
-    for arguments in (("stream", "show", "three"), ("source", "show", "flights"), extending):
+    listing = ("stream", "list")
+    for arguments in (listing, ("stream", "show", "three"), ("source", "show", "flights"), extending):
         assert CliRunner().invoke(app, arguments).stderr == "warning: topic t has other timestamps\n"
 
 
