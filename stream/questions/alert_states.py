@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from schemas import Answer, EventsSource, StreamSpec, StreamStatus, registered_name, split_period_name
-from schemas.windows import moment_ms, span_ms
+from schemas import Answer, registered_name, split_period_name
+from schemas.windows import moment_ms
 from stream.formatting import describe_counted_events, format_error_bound, format_interval
 from stream.questions.result_text import format_content, format_text_interval
 from stream.questions.results import Result
@@ -26,9 +25,6 @@ ABOVE_BYTES: Final = b'"above"'
 
 BELOW_BYTES: Final = b'"below"'
 """Bytes that every answer ``below`` contains."""
-
-OVERDUE_SECONDS: Final = 60.0
-"""Seconds by which an answer may be late, for slow services and differences of clocks."""
 
 
 class AlertTerms(NamedTuple):
@@ -185,31 +181,6 @@ def format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def describe_overdue(
-    asked: Iterable[StreamSpec],
-    source: EventsSource,
-    statuses: Mapping[str, tuple[StreamStatus, float]],
-    now: float,
-    began: float,
-) -> str | None:
-    """Describe a stream that its worker refuses, or whose next answer is overdue by the clock; None if there is none.
-
-    A stream without a status may be new, so it is overdue only if none has come since the watch ``began``.
-    """
-    for spec in asked:
-        if (standing := spec.standing) is None or standing.begins is None:
-            continue
-        status, since = statuses.get(spec.stream, (None, max(moment_ms(standing.begins) / 1000, began)))
-        if status is not None and status.refused:
-            return f"stream {spec.stream} is not answered: {status.refused}"
-        window = standing.window
-        spans = (window.size, window.every or window.size, standing.lateness, source.idle)
-        late = now - since - sum(map(span_ms, spans)) / 1000
-        if (status is None or status.state == "open") and late > OVERDUE_SECONDS:
-            return f"stream {spec.stream} has no answer since {format_time(since)}; check that feeds, workers and the budget service run"
-    return None
-
-
 def _format_moment(milliseconds: int) -> str:
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
     if milliseconds % 1000:
@@ -279,11 +250,8 @@ class AlertRuns:
             period.run, state.only_alerts = None, False
             del periods[:index]
             self._period_count -= index
-        elif period.run is None:
-            period.run = AlertRun(window_end(answer, time), answer, time)
         else:
-            period.run.answer, period.run.time = answer, time
-            period.run.alerts += 1
+            period.run = _extend_run(period.run, answer, time)
         if self._period_count > self._limit:
             self._make_room(state)
         return True
@@ -291,10 +259,13 @@ class AlertRuns:
     def run_of(self, key: AlertKey) -> AlertRun | None:
         """Return the current run of a key; None if its latest answer is not an alert."""
         periods = self._states[key].periods if key in self._states else []
-        runs = [period.run for period in periods if period.run is not None]
-        if not runs:
-            return None
-        return AlertRun(runs[0].since, runs[-1].answer, runs[-1].time, sum(run.alerts for run in runs))
+        found: AlertRun | None = None
+        for run in (period.run for period in periods if period.run is not None):
+            begins = run.since - window_seconds(run.answer)
+            if found is None or begins > window_end(found.answer, found.time):
+                found = AlertRun(run.since, run.answer, run.time, 0)
+            found.answer, found.time, found.alerts = run.answer, run.time, found.alerts + run.alerts
+        return found
 
     def _make_room(self, state: _KeyState) -> None:
         """Free one period: merge the first two periods of this key.
@@ -392,9 +363,11 @@ class AlarmTable:
         self._alarm_counts[alarm.key.stream] = self._alarm_counts.get(alarm.key.stream, 0) + 1
 
 
-def _extend_run(alarm: Alarm | None, answer: Answer, time: float) -> AlertRun | None:
+def _extend_run(run: AlertRun | Alarm | None, answer: Answer, time: float) -> AlertRun | None:
+    """Return the run of alerts after an answer; a gap between windows begins a new run, as after an extension."""
     if answer.outcome == "below":
         return None
-    if alarm is None:
-        return AlertRun(window_end(answer, time), answer, time)
-    return AlertRun(alarm.since, answer, time, alarm.alerts + 1)
+    end = window_end(answer, time)
+    if run is None or (answer.window and end - window_seconds(answer) > window_end(run.answer, run.time)):
+        return AlertRun(end, answer, time)
+    return AlertRun(run.since, answer, time, run.alerts + 1)

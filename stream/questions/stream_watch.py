@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Literal, NamedTuple
 
@@ -16,15 +16,24 @@ from schemas import (
     StandingQuery,
     StreamSpec,
     StreamState,
+    StreamStatus,
     registered_name,
 )
+from schemas.windows import moment_ms, span_ms
 from schemas.wire import DECODE_ERRORS
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.errors import Unknown
 from stream.formatting import describe_bound, describe_source_bound, did_you_mean, format_count
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import RecordLike
-from stream.questions.alert_states import ABOVE_BYTES, NO_TERMS, AlertTerms, Notice, matches_patterns
+from stream.questions.alert_states import (
+    ABOVE_BYTES,
+    NO_TERMS,
+    AlertTerms,
+    Notice,
+    format_time,
+    matches_patterns,
+)
 from stream.questions.clamped_values import describe_clamping
 from stream.questions.question_forms import as_stream_names
 from stream.questions.results import Result
@@ -236,6 +245,35 @@ class Watch:
             return []
         self._ended.put(opening.stream, True, ENTRY_BYTES + len(opening.stream))
         return [Notice(when, opening.stream, opening.source, ended=end)]
+
+
+OVERDUE_SECONDS: Final = 60.0
+"""Seconds by which an answer may be late, for slow services and differences of clocks."""
+
+
+def describe_overdue(
+    asked: Iterable[StreamSpec],
+    source: EventsSource,
+    statuses: Mapping[str, tuple[StreamStatus, float]],
+    now: float,
+    began: float,
+) -> str | None:
+    """Describe a stream that its worker refuses, or whose next answer is overdue by the clock; None if there is none.
+
+    A stream without a status may be new, so it is overdue only if none has come since the watch ``began``.
+    """
+    for spec in asked:
+        if (standing := spec.standing) is None or standing.begins is None:
+            continue
+        status, since = statuses.get(spec.stream, (None, max(moment_ms(standing.begins) / 1000, began)))
+        if status is not None and status.refused:
+            return f"stream {spec.stream} is not answered: {status.refused}"
+        window = standing.window
+        spans = (window.size, window.every or window.size, standing.lateness, source.idle)
+        late = now - since - sum(map(span_ms, spans)) / 1000
+        if (status is None or status.state == "open") and late > OVERDUE_SECONDS:
+            return f"stream {spec.stream} has no answer since {format_time(since)}; check that feeds, workers and the budget service run"
+    return None
 
 
 def describe_live_topic(source: EventsSource) -> str:

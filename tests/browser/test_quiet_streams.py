@@ -182,7 +182,7 @@ async def test_feed_of_extended_streams_does_not_deny_windows(open_page: OpenPag
         page = await open_page(address, "sources")
         for asked_at, text in (
             ("null", "no window yet"),
-            ("60", "unknown: windows may have been skipped"),
+            ("60", "unknown: a stream was extended, or windows were skipped"),
         ):
             call = f"describeAskedTo({{ clock: 'broker', asked_to: null, asked_at: {asked_at} }})"
             module = "import('/static/views/source.js').then(({ describeAskedTo }) => "

@@ -42,7 +42,6 @@ from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import Topics
 from stream.questions.alert_states import (
     Notice,
-    describe_overdue,
     estimate_text,
     format_time,
     group_text,
@@ -50,6 +49,7 @@ from stream.questions.alert_states import (
     window_text,
 )
 from stream.questions.answer_warnings import describe_reasons
+from stream.questions.stream_watch import describe_overdue
 
 JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 

@@ -205,6 +205,6 @@ class FeedView(ApiModel):
     idle: str | None
     """How far the clock of a partition without events stays behind the feed's clock; null with watermarks."""
     asked_to: Time | None
-    """End of the last answered window in event time; null before any."""
+    """End of the last answered window in event time; null before any, and if it is unknown, as after an extension."""
     asked_at: Annotated[Time | None, Field(description="Time of the last answer of its streams.")]
     processes: list[FeedProcess]

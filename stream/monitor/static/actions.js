@@ -16,7 +16,7 @@ const ACTIONS = {
     needs: "analyst",
     subject: "stream",
     fields: [EPSILON, DELTA],
-    effect: "It may give as many further charged answers as this pays for, each at the price of the first ones. It keeps its measurements.",
+    effect: "It may give as many further charged answers as this pays for, with the same noise. It keeps its measurements.",
     done: "The ledger has granted it; its worker follows within moments.",
   },
   halt: {

@@ -37,12 +37,13 @@ from stream.monitor.monitor_tables import MonitorTables
 from stream.privacy.composition.costs import last_promised_answer
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
-from stream.questions.alert_states import AlertTerms, alert_key_of, describe_overdue, window_end, window_text
+from stream.questions.alert_states import AlertTerms, alert_key_of, window_end, window_text
 from stream.questions.question_forms import as_opening
 from stream.questions.stream_watch import (
     StreamOpening,
     Watch,
     add_if_changed,
+    describe_overdue,
 )
 from stream.settings import Settings
 from tests.builders import KEY, installation, parse_source, parse_stream, source, stream

@@ -58,6 +58,14 @@ def test_alert_fires_if_latest_window_is_above() -> None:
     assert {row.source for row in view.recent} == {"feed"}
 
 
+def test_alert_begins_again_after_windows_that_were_not_asked() -> None:
+    """An exhausted stream asks no window until it is extended, and these windows may have been quiet."""
+    made = installation()
+    for start, since, alerts in ((0, 1, 1), (1, 1, 2), (4, 5, 1), (5, 5, 2)):
+        made.answer_window("late", start * HOUR, {"EWR": "above"})
+        assert firing(made) == [("late", "EWR", since * HOUR, alerts)]
+
+
 def test_stream_without_windows_fires_from_its_answer() -> None:
     made = installation()
     made.ask("late", LOW, HIGH)
@@ -243,13 +251,15 @@ def comparable(alerts: Alerts) -> list[tuple[float, str, int, float]]:
 
 
 def by_definition(read: list[Record]) -> list[tuple[float, str, int, float]]:
-    """Return the runs by their definition: for each group, the alerts after its last quiet window."""
+    """Return the runs by their definition: for each group, the alerts after its last quiet or missing window."""
     runs: dict[str, list[float]] = {"EWR": [], "JFK": []}
     for record in sorted(read, key=lambda one: one.timestamp):
         answer = Answer.model_validate_json(record.value or b"")
         if answer.outcome in {"above", "below"}:
             run = runs[str((answer.group or {})["zone"])]
-            run[:] = [*run, record.timestamp / 1000] if answer.outcome == "above" else []
+            at = record.timestamp / 1000
+            kept = run if run and at <= run[-1] + HOUR else []
+            run[:] = [*kept, at] if answer.outcome == "above" else []
     return sorted((run[0], group, len(run), run[-1]) for group, run in runs.items() if run)
 
 
@@ -267,9 +277,9 @@ def test_alarm_table_limits_remembered_periods() -> None:
 
 def test_alarm_table_keeps_beginning_of_long_run() -> None:
     firing = AlarmTable(limit=2, over_periods=True)
-    alarms = [add_answer(firing, hours(day, 0, "above")) for day in range(3)]
+    alarms = [add_answer(firing, hours(hour // 24, hour % 24, "above")) for hour in range(23, 49)]
     assert alarms[-1] is not None
-    assert (alarms[-1].since, alarms[-1].alerts) == (HOUR, 3)
+    assert (alarms[-1].since, alarms[-1].alerts) == (24 * HOUR, 26)
     # Earlier windows cannot be distinguished any more, and no new window comes before it.
     assert add_answer(firing, hours(0, 1, "below")) is None
     ended = add_answer(firing, hours(2, 1, "below"))

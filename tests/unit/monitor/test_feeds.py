@@ -87,6 +87,22 @@ async def test_feed_view_shows_last_asked_window(mechanism: dict[str, Any]) -> N
     assert (view["topic"], view["clock"], view["idle"]) == ("ops.departures", "marks", None)
 
 
+async def test_feed_view_has_no_window_if_the_latest_is_of_an_extended_stream() -> None:
+    """The last window of an extended stream is unknown; a stream that stopped earlier has not asked the latest window."""
+    found = Installation()
+    found.driver.register(WHOLE | {"clock": "broker"})
+    for name in ("stopped", "extended"):
+        found.driver.open(LATE | {"stream": name, "epsilon": 2.0}, acknowledge=True)
+    found.driver.extend("flights", "extended", 1.0)
+    found.flow()
+    for at in (0.0, 3.0, 60.0):
+        for name, late in (("stopped", 0.0), ("extended", at)):
+            entry = found.tables.streams[name]
+            entry.answered, entry.last_answered, entry.updated = 4, late, late
+        view = await feed(found)
+        assert (view["asked_to"] is None, view["asked_at"]) == (at == 60.0, at)
+
+
 async def test_answers_of_later_streams_warn_of_missing_events() -> None:
     """Those of a source's only stream have no such warning."""
     found = open_installation(MECHANISMS[0])

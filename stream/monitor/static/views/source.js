@@ -203,7 +203,7 @@ function feedCard() {
 
 export function describeAskedTo({ clock, asked_to: end, asked_at: at }) {
   if (end === null) {
-    return at === null ? "no window yet" : "unknown: windows may have been skipped";
+    return at === null ? "no window yet" : "unknown: a stream was extended, or windows were skipped";
   }
   return `the window that ends ${time(end)}${clock === "broker" ? `, ${ago(end)}` : ""}`;
 }
