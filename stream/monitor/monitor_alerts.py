@@ -241,14 +241,28 @@ class AlertReader:
         self._partitions = [TopicPartition(topics.answers, number) for number in range(topics.partitions)]
         self._alerts = alerts
         self._positions: dict[TopicPartition, int] = {}
+        self._refused: TopicAuthorizationFailedError | None = None
 
     async def run(self) -> None:
         """Read until cancelled."""
-        await retry_reading(self._read, "answers, for alerts")
+        await retry_reading(self._read_or_note_refusal, "answers, for alerts")
 
     async def positions(self) -> dict[TopicPartition, int]:
-        """Return the positions after the read answers."""
+        """Return the positions after the read answers.
+
+        Raises:
+            TopicAuthorizationFailedError: Kafka refuses to let the monitor read answers.
+        """
+        if self._refused is not None:
+            raise self._refused
         return self._positions
+
+    async def _read_or_note_refusal(self) -> None:
+        try:
+            await self._read()
+        except TopicAuthorizationFailedError as error:
+            self._refused = error
+            raise
 
     async def _read(self) -> None:
         async with create_reader(self._settings, fetch_max_wait_ms=100) as consumer:
@@ -262,6 +276,7 @@ class AlertReader:
                         self._alerts.add_answer(record)
                     await asyncio.sleep(0)
                 self._positions = {one: await consumer.position(one) for one in self._partitions}
+                self._refused = None
                 if not self._alerts.complete:
                     self._alerts.complete = all(self._positions[one] >= end for one, end in ends.items())
                     self._alerts.tables.changes["alerts"] += self._alerts.complete

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from stream.diagnostics import get_logger
 from stream.engine.restore import create_reader
@@ -18,6 +18,7 @@ CHECK_SECONDS: Final = 5.0
 """Seconds between two checks of the readers."""
 
 SILENT: Final = "Kafka does not answer"
+REFUSED: Final = "Kafka refuses to let the monitor read a topic; see its log and 'sotto topics acl --role monitor'"
 
 log = get_logger("monitor")
 
@@ -60,8 +61,10 @@ class ReaderWatch:
                         for reader in self._readers:
                             positions |= await reader.positions()
                         self.add_ends(positions, await end_reader.end_offsets(list(positions)), time.monotonic())
+                        self.fault = SILENT
                         await asyncio.sleep(CHECK_SECONDS)
             except (KafkaError, OSError, TimeoutError) as error:
+                self.fault = REFUSED if isinstance(error, TopicAuthorizationFailedError) else SILENT
                 log.warning("cannot compare the readers' positions", error=type(error).__name__)
             await asyncio.sleep(CHECK_SECONDS)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
+import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import TopicAuthorizationFailedError
 
+from stream.monitor import reader_watch
 from stream.monitor.api.models import Readiness
 from stream.monitor.monitor_service import CONTACT_SECONDS, _readiness
 from stream.monitor.reader_watch import ReaderWatch
@@ -65,3 +72,26 @@ def test_monitor_is_not_ready_without_recent_comparison() -> None:
     assert not readiness(watch).ready
     watch.add_ends({}, {}, time.monotonic())
     assert readiness(watch).ready
+
+
+async def test_monitor_is_not_ready_while_kafka_refuses_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason names the missing right, also if the right is taken away later; no position is compared meanwhile."""
+    consumer: Any = SimpleNamespace(end_offsets=AsyncMock(return_value={}))
+    monkeypatch.setattr(reader_watch, "create_reader", lambda _: nullcontext(consumer))
+    monkeypatch.setattr(reader_watch, "CHECK_SECONDS", 0.001)
+    refusal = TopicAuthorizationFailedError("answers")
+    reader: Any = SimpleNamespace(positions=AsyncMock(side_effect=refusal))
+    watch = ReaderWatch(Settings(), [reader])
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        task = group.create_task(watch.run())
+        await wait_until(lambda: readiness(watch).reason == reader_watch.REFUSED)
+        reader.positions.side_effect = None
+        reader.positions.return_value = {}
+        await wait_until(lambda: readiness(watch).ready)
+        task.cancel()
+    assert watch.fault == reader_watch.SILENT
+
+
+async def wait_until(is_reached: Callable[[], bool]) -> None:
+    while not is_reached():
+        await asyncio.sleep(0.001)
