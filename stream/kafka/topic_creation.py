@@ -188,7 +188,9 @@ async def read_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
                 await asyncio.sleep(_ATTEMPT_PAUSE_SECONDS)
     _require_no_name_conflict(settings.prefix, [name for name in other_names if found.pop(name, None)])
     if missing:
-        raise TopicsError(f"topics are missing: {', '.join(missing)}; run 'sotto topics create'")
+        raise TopicsError(
+            f"topics are missing: {', '.join(missing)}; check {variable_of('prefix')}, or run 'sotto topics create'"
+        )
     if role is not None and (hidden := sorted(role_topics - found.keys())):
         raise TopicsError(
             f"Kafka hides from this principal: {', '.join(hidden)}; check {variable_of('prefix')}, or grant it the access of 'sotto topics acl --role {role}'"

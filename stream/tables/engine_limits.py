@@ -23,6 +23,8 @@ from stream.diagnostics import LoggableError
 if TYPE_CHECKING:
     from stream.settings import Settings
 
+PERSON_BYTES: Final = 44
+"""Maximum memory in bytes for each person to choose rows: two orders of the names' digests, and positions."""
 PERSON_CODE_BYTES: Final = 4
 TEXT_CODE_BYTES: Final = 4
 CHOOSING_BYTES: Final = 32
@@ -53,9 +55,10 @@ def row_bytes(source: TableSource) -> int:
 
 def describe_engine(source: TableSource, table_bytes: int) -> str:
     """Describe a source's engine, and how many rows fit into ``table_bytes`` of memory; from public facts alone."""
+    at_most, people = ("", "") if source.person is None else ("at most ", f" and {PERSON_BYTES} for each person")
     room = (
-        f"memory has room for {memory_row_limit(source, table_bytes):,} of its rows, {_memory_row_bytes(source)} bytes each, "
-        "if SOTTO_TABLE_BYTES is the default"
+        f"memory has room for {at_most}{memory_row_limit(source, table_bytes):,} of its rows, {_memory_row_bytes(source)} bytes "
+        f"each{people}, if SOTTO_TABLE_BYTES is the default"
     )
     if source.engine == "memory":
         return f"its rows are counted in memory; {room}; larger tables need the engine duckdb"

@@ -24,8 +24,6 @@ PERSON: Final = "\0person"
 """The name of the column with the person's number of each row; no attribute can have this name."""
 
 NAME_BYTES: Final = 16
-PERSON_BYTES: Final = 44
-"""Maximum memory in bytes for each person to choose rows: two orders of the names' digests, and positions."""
 
 _INTEGER_WRITTEN_AS_FLOAT: Final = r"^(-?[0-9]+)\.0+$"
 _WORD_BYTES: Final = 8

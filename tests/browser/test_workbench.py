@@ -314,7 +314,7 @@ async def test_plan_shows_its_cost_curve_and_vacuous_promises(open_page: OpenPag
         await page.get_by_label("Mechanism").select_option("laplace")
         await page.get_by_label("Answers to pay for").fill("1000")
         await page.get_by_label("δ", exact=True).fill("1e-6")
-        left = page.locator("dt", has_text="Left of the budget").locator("+ dd")
+        left = page.locator("dt", has_text="Left of the budget so far").locator("+ dd")
         await expect(left).to_contain_text(", δ 0")
         await expect(page.get_by_role("button", name="Open stream…")).to_be_disabled()
         await page.get_by_label("Source").select_option("census")

@@ -23,8 +23,7 @@ from schemas import MAX_TEXTS, TableSource
 from stream.errors import Missing
 from stream.optional_packages import pl
 from stream.tables.encoding import CodeArray, Words, code_type
-from stream.tables.engine_limits import CancelledStepError, is_step_cancelled, row_bytes
-from stream.tables.people import PERSON_BYTES
+from stream.tables.engine_limits import PERSON_BYTES, CancelledStepError, is_step_cancelled, row_bytes
 from stream.tables.readers.source_parts import base_columns, open_source_parts, open_table_parts, stamp_of_source
 from stream.tables.readers.table_files import TableFile
 from stream.tables.readers.table_parts import FilePart

@@ -15,7 +15,7 @@ import { standingForm } from "./standing_form.js";
 import { promise } from "./stream_table.js";
 
 const MOST_SOURCES = 500;
-const FACTS = ["Cost", "Left of the budget", "Accuracy promised", "Charged answers", "Calibration"];
+const FACTS = ["Cost", "Left of the budget so far", "Accuracy promised", "Charged answers", "Calibration"];
 const ONLY_RUNNING = "On a live topic only mechanisms of running counts are compared. They need “In all windows together” in the source's declaration.";
 const AGAINST = [["epsilon", "against ε"], ["cutoff", "against charged answers"]];
 
