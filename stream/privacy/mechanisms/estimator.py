@@ -259,7 +259,7 @@ class Estimator:
             centers = self._measured.noisy_numbers(index) if cells is None else question.compute_numbers(cells)
             noise = self._noise(question, index, numbered=numbered)
             estimate = self._answers_without_top([question])[0].answer.numbers
-            return self._clamp_estimate(question, estimate, centers, reach, noise, limit)
+            return self._clamp_estimate(question, estimate, centers, reach, noise, limit, numbered=numbered)
         priced = self._price_unsettled(question, alpha)
         if priced is None:
             slack = limit / question.width - Fraction(self._promise)
@@ -446,7 +446,7 @@ class Estimator:
             if numbered:
                 noise = self._noise(question, index, numbered=True)
                 answers[place] = self._clamp_estimate(
-                    question, estimates[place], self._measured.noisy_numbers(index), reach, noise
+                    question, estimates[place], self._measured.noisy_numbers(index), reach, noise, numbered=True
                 )
             else:
                 by_source.setdefault(index, []).append((place, reach))
@@ -457,7 +457,7 @@ class Estimator:
             for (place, reach), centers in zip(members, centers_by_question, strict=True):
                 question = questions[place]
                 noise = self._noise(question, index, numbered=False)
-                answer = self._clamp_estimate(question, estimates[place], centers, reach, noise)
+                answer = self._clamp_estimate(question, estimates[place], centers, reach, noise, numbered=False)
                 if isinstance(question, Rates):
                     law, more = self._measured.listed[index].law, self._count_cells_per_cell(question, index)
                     answer = replace(answer, rates=question.compute_rate_intervals(centers, law, more))
@@ -505,18 +505,24 @@ class Estimator:
         reach: float | Fraction,
         noise: NoiseSum,
         limit: Fraction | None = None,
+        *,
+        numbered: bool,
     ) -> EstimateAnswer:
-        """Clamp an estimate so that ``measured`` proves its error to be within ``limit``, or the promise."""
-        width = question.width
+        """Clamp an estimate so that ``measured`` proves its error to be within ``limit``, or the promise.
+
+        The estimate is not fitted to the question's own numbers. So if ``numbered``, a measured number replaces an estimate
+        that is outside its interval.
+        """
+        width, half = question.width, noise.half_width()
         room = math.floor((self._promise * width if limit is None else limit) - reach)
         clamped = tuple(
-            min(max(number, center - room), center + room)
+            center if numbered and abs(number - center) > half else min(max(number, center - room), center + room)
             for number, center in zip(numbers, measured, strict=True)
         )
         bounds = tuple(
             float((reach + abs(number - center)) / width) for number, center in zip(clamped, measured, strict=True)
         )
-        intervals = _intervals_around(measured, noise.half_width())
+        intervals = _intervals_around(measured, half)
         return EstimateAnswer("settled", clamped, bounds, intervals=intervals, noise=noise)
 
     def _noise(self, question: ResolvedQuestion, index: int, *, numbered: bool) -> NoiseSum:

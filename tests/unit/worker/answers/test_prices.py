@@ -306,6 +306,20 @@ def test_every_form_of_an_estimate_keeps_its_alpha_across_crashes(
     assert again.spent == before.spent != spent or before.basis != "noisy"
 
 
+def test_paid_number_is_the_answer_of_later_questions() -> None:
+    """The estimate is not fitted to a number that was measured alone, and may be far outside of its interval."""
+    made = driver(pmw())
+    question = {"where": "age >= 3 AND town = 1 AND sex = 'F'"}
+    paid = only(made, {**question, "alpha": 8.0})
+    assert (paid.basis, paid.alpha) == ("noisy", 8.0)
+    for asked in (question, {**question, "alpha": 30.0}):
+        again = only(made, asked)
+        assert (again.basis, again.interval, again.price or 0.0) == ("measured", paid.interval, 0.0)
+        assert again.interval is not None
+        low, high = again.interval
+        assert low <= (again.estimate or 0.0) <= high
+
+
 def test_measured_groups_join_the_estimate() -> None:
     made = driver(pmw())
     only(made, {"group_by": ["town", "sex"], "alpha": 25.0})
