@@ -302,8 +302,8 @@ def _rejected_line(rejected: RejectedView) -> Text:
 
 
 def _refusal_line(refused: RefusedEvents) -> Text:
-    until = f" until {_format_time(refused.last)}"
-    parts = describe_refused_share(refused.sources, refused.share, refused.events, refused.reason, until)
+    when = f" at {_format_time(refused.last)}"
+    parts = describe_refused_share(refused.sources, refused.share, refused.events, refused.reason, when)
     return Text(": ".join(map(escape_text, parts)), "red")
 
 

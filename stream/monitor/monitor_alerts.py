@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from schemas import Answer, GrantRecord, Source, registered_name
+from schemas import Answer, GrantRecord, Source, StreamState, registered_name
 from schemas.wire import MalformedEventError
 from stream.caches import RecentCache
 from stream.diagnostics import get_logger
@@ -29,6 +29,7 @@ from stream.questions.alert_states import (
     ABOVE_BYTES,
     BELOW_BYTES,
     NO_TERMS,
+    Alarm,
     AlarmTable,
     group_text,
     window_warnings,
@@ -111,8 +112,7 @@ class Alerts:
         kept_alerts = [(one, self._source(one.answer.stream)) for one in sorted(self._kept, reverse=True)]
         matching = [(one, source) for one, source in kept_alerts if is_wanted(one.answer, source)]
         firing_of, alerts_of = Counter(source for _, source in rows), Counter(source for _, source in kept_alerts)
-        entries = ((self._entry(alarm.key.stream), source) for alarm, source in rows)
-        exhausted_of = Counter(source for entry, source in entries if entry and entry.state == "exhausted")
+        exhausted_of = Counter(source for alarm, source in rows if self._state(alarm) == "exhausted")
         exhausted = exhausted_of.total()
         return AlertsView(
             shown=True,
@@ -125,7 +125,7 @@ class Alerts:
                     since=alarm.since,
                     alerts=alarm.alerts,
                     latest=self._row(alarm.answer, alarm.time, source),
-                    state=(entry := self._entry(alarm.key.stream)) and (entry.ending or entry.state),
+                    state=self._state(alarm),
                 )
                 for alarm, source in chosen[: query.limit]
             ],
@@ -143,6 +143,13 @@ class Alerts:
     def _entry(self, stream: str) -> StreamEntry | None:
         entry = self.tables.streams.get(stream)
         return None if entry is None or entry.grant is None else entry
+
+    def _state(self, alarm: Alarm) -> StreamState | None:
+        """Return the state of an alarm's stream; with periods, the model's, unless its latest period is exhausted."""
+        latest, model = self._entry(alarm.answer.stream), self._entry(alarm.key.stream)
+        if latest is not None and latest.ending is None and latest.state == "exhausted":
+            return latest.state
+        return None if model is None else model.ending or model.state
 
     def _source(self, stream: str) -> str | None:
         entry = self._entry(stream)

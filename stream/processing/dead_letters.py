@@ -345,14 +345,15 @@ class PartitionRefusals:
 
 
 def describe_refused_share(
-    sources: Collection[str], share: str, events: int, reason: str, until: str = ""
+    sources: Collection[str], share: str, events: int, reason: str, when: str = ""
 ) -> tuple[str, str]:
     """Return a topic's ``sources``, and in a sentence the share that one of them or more refused, and the reason.
 
-    ``until`` says when the latest event was refused. Dead letters do not name the source.
+    ``when`` is the time of the latest refusal, as `` at …``. Later accepted events are not known, and dead letters do not
+    name the source.
     """
     by = " by at least one of these sources (feeds' logs name it)" if len(sources) > 1 else ""
-    text = f"{share} of the last {format_count(events, 'event')}{until} were refused{by}; most often: {reason}"
+    text = f"{share} of the {format_count(events, 'event')} up to the latest refused one{when} were refused{by}; most often: {reason}"
     return ", ".join(sources), text
 
 

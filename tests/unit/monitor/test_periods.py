@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.periods import TOPICS, Year, shown
-from schemas import EventsSource
+from schemas import EventsSource, StreamState
 from schemas.windows import moment_ms
 from stream.monitor.api import views
 from stream.monitor.api.monitor_state import metrics_text
@@ -124,6 +124,19 @@ async def test_alert_continues_across_periods_under_registered_source() -> None:
     assert await firing() == [(f"late@{DAYS[1]}", "flights", 2)]
     found.answer_window(f"late@{DAYS[2]}", starts[2], {"EWR": "below"})
     assert await firing() == []
+
+
+async def test_alert_of_an_exhausted_period_is_exhausted() -> None:
+    """Until the next period answers, no window resolves the alert; then the model's state holds."""
+    found = installation()
+    period = f"late@{DAYS[3]}"
+    found.answer_window(period, moment_ms(DAYS[3]) // 1000, {"EWR": "above"})
+    expected: list[tuple[StreamState, int]] = [("open", 1), ("exhausted", 0)]
+    for state, firing in expected:
+        found.tables.streams[period].state = state
+        async with found.web() as client:
+            view = await get(client, "/api/alerts")
+        assert (view["firing"][0]["state"], view["firing_total"]) == (state, firing)
 
 
 def test_latest_period_is_listed_without_its_model() -> None:
