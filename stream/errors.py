@@ -23,8 +23,10 @@ def describe_end_remedy(stream: str, reason: str | None, calibration: Calibratio
         return "open another stream for the new version with 'sotto stream open'"
     if not reason.startswith("exhausted:"):
         return ""
+    if registered_name(stream) != stream:
+        return "it cannot be extended; the next period has its own stream"
     is_fixed = calibration is not None and "gaussian" in {calibration.method, getattr(calibration, "noise", "")}
-    is_fixed |= getattr(calibration, "kind", "") == "unknown_groups" or registered_name(stream) != stream
+    is_fixed |= getattr(calibration, "kind", "") == "unknown_groups"
     if is_fixed or reason.startswith("exhausted: the count"):
         return "it cannot be extended; open another stream with 'sotto stream open'"
     return f"extend it with 'sotto stream extend {stream} --epsilon E', or open another stream if it cannot be extended"

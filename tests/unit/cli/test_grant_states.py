@@ -102,7 +102,11 @@ def test_reason_does_not_repeat_the_state() -> None:
             "exhausted: the counts of all 6 windows of the horizon are out",
             "it cannot be extended; open another",
         ),
-        ("s@2026-01-01T00:00:00Z", "exhausted: all 5 answers of the grant are given", "it cannot be extended"),
+        (
+            "s@2026-01-01T00:00:00Z",
+            "exhausted: all 5 answers of the grant are given",
+            "it cannot be extended; the next period",
+        ),
         (
             "s",
             "closed by the refresh to version 2; its release is of version 1",
