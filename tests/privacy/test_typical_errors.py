@@ -165,6 +165,13 @@ def test_typical_error_of_measured_noise_follows_the_share_of_cells() -> None:
     assert ErrorScale(60.0, None).error_of_sums(0.5, [2.0], 1000) == 30.0
 
 
+@pytest.mark.parametrize(("measured", "expected"), [(1e6, 60.0 * 0.16**0.5), (20.0, 10.0)])
+def test_later_measurement_never_raises_the_typical_error(measured: float, expected: float) -> None:
+    """The noise of a coarse measurement is larger than the error of the estimate from the warm start."""
+    scale = ErrorScale(60.0, 1.0, measured)
+    assert scale.error_of_sums(0.5, [200.0], 1000) == pytest.approx(expected)
+
+
 def test_typical_error_of_estimates_follows_their_share_of_rows() -> None:
     """In a uniform estimate the shares of cells and rows are equal, and so are both errors."""
     uniform = ErrorScale(60.0, unevenness(TensorCells(np.full((4, 5), 1 << 30, dtype=np.int64))))

@@ -313,23 +313,29 @@ def unevenness(estimate: TensorCells) -> float:
 class ErrorScale:
     """The typical error of estimates on one set of attributes.
 
-    ``scale`` is R, in rows, and ``unevenness`` is u; None if a measured marginal contains the set.
+    ``scale`` is R, in rows, and ``unevenness`` is u; None if the warm start measured a marginal that contains the set.
+    ``measured`` is R of such a marginal that was measured later.
     """
 
     scale: float
     unevenness: float | None
+    measured: float = math.inf
 
     def error_of_sums(self, cells_share: float, estimates: Sequence[float], rows: int) -> float:
         """Return the mean typical error of estimates of rows that each add up the same share of all cells.
 
         If some estimates are at least half a row, the mean is over these.
         """
-        if self.unevenness is None or not 0.0 < cells_share < 1.0:
-            return self.scale * math.sqrt(cells_share * (1.0 - cells_share))
+        if not 0.0 < cells_share < 1.0:
+            return 0.0
+        spread = math.sqrt(cells_share * (1.0 - cells_share))
+        if self.unevenness is None:
+            return self.scale * spread
         least = 1.0 / max(rows, 2)  # an estimate of no row errs like one of a single row
         known = [one for one in estimates if one >= _LEAST_ESTIMATE] or estimates
         shares = [min(max(one / max(rows, 1), least), 1.0 - least) for one in known]
-        return self.scale * self.unevenness * sum(math.sqrt(one * (1.0 - one)) for one in shares) / len(shares)
+        found = self.scale * self.unevenness * sum(math.sqrt(one * (1.0 - one)) for one in shares) / len(shares)
+        return min(found, self.measured * spread)
 
 
 @dataclass(eq=False)
@@ -356,16 +362,20 @@ class TypicalErrors:
 
         ``measured`` has all measurements so far, and ``current_estimate`` follows from them.
         """
-        if covering := measured.covering_marginals(axes):
-            cells = math.prod(measured.sizes[axis] for axis in axes)
-            return ErrorScale(
-                min(mean_noise(one.law) * math.sqrt(one.cells_per_cell * cells) for one in covering), None
-            )
+        cells = math.prod(measured.sizes[axis] for axis in axes)
+        noises = [
+            mean_noise(one.law) * math.sqrt(one.cells_per_cell * cells)
+            for one in measured.covering_marginals(axes)
+        ]
+        noise = min(noises, default=math.inf)
+        if self.warm_start.covering_marginals(axes):
+            return ErrorScale(noise, None)
         attribute_count = len(axes)
         if attribute_count not in self._known:
             self._known[attribute_count] = self._noisy_mean(attribute_count)
-        scale = self._known[attribute_count]
-        return None if scale is None else ErrorScale(scale, unevenness(current_estimate(axes)))
+        if (scale := self._known[attribute_count]) is None:
+            return ErrorScale(noise, None) if noises else None
+        return ErrorScale(scale, unevenness(current_estimate(axes)), noise)
 
     def _noisy_mean(self, attribute_count: int) -> float | None:
         """Return R of the expected sets that the warm start did not measure.

@@ -91,6 +91,8 @@ def build_reply(
     alpha = None if answer.error_bounds is None else _convert_to_unit(read, max(answer.error_bounds) * scale)
     numbers = tuple(_convert_to_unit(read, number / question.unit) for number in answer.numbers)
     typical = _typical_error(current, read, answer)
+    if typical is not None and alpha is not None:
+        typical = min(typical, alpha)
     fields: dict[str, Any] = {"charged": charged, "basis": basis, "update": update, "typical_error": typical}
     if isinstance(question, Rates):
         fields |= {"grouped": read.grouped, "excluded": question.excluded_groups}
