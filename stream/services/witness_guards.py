@@ -204,9 +204,10 @@ class WitnessGuard(SessionGuard):
             end = (await consumer.end_offsets([place]))[place]
             for witness, anchors in self._anchors.items():
                 if (anchored := largest_end(anchors, name, partition)) > end:
+                    latest = next(one for one in anchors if largest_end([one], name, partition) == anchored)
                     raise RolledBackError(
                         f"{place.topic} partition {partition} ends at offset {end}, but offset {anchored} was anchored "
-                        f"({witness.name}, {anchors[0].time}); {REMEDY}"
+                        f"({witness.name}, last {latest.time}); {REMEDY}"
                     )
 
     async def _read_witnesses(self) -> None:

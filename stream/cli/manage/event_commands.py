@@ -198,6 +198,8 @@ def _publish(source: str, lines: Iterator[tuple[int, bytes]], marks: str | None,
         report = _EventCounts(EventCheck(declared, client.list_streams(source)))
         if marks is None:
             added = "; accepted events count only in windows that have not closed"
+            if declared.clock == "marks":
+                added += f", and feeds refuse events more than {declared.ahead} after the topic's marks, which are not read here"
             for batch in _batch_lines(lines):
                 report.check_lines(batch, round(1000 * time()) if declared.clock == "broker" else None)
                 client.publish(source, [line for _, line in batch])

@@ -45,6 +45,7 @@ from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import charged_answers, displayed_state, ordinary_charges_left
+from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import MODEL_NOT_ASKED_REASON
 from stream.questions.clamped_values import range_text
 from stream.questions.result_text import quote_formula
@@ -94,8 +95,10 @@ class ShownGrant:
     @property
     def reason(self) -> str | None:
         """Return the reason of the state, without the state as its prefix."""
-        reason = self._refusal or self.grant.reason
-        return None if reason is None else reason.removeprefix(f"{self.state}: ")
+        reason, ending = self._refusal or self.grant.reason, self.grant.ending
+        if reason and self.state == "exhausted" and ending is not None and not says_exhausted(reason):
+            return f"{ending}: {reason}"
+        return reason and reason.removeprefix(f"{self.state}: ")
 
     @property
     def _refusal(self) -> str | None:
@@ -282,10 +285,7 @@ def trail_row(entry: TrailRecord, value: bytes) -> Row:
 
 
 def write_trail(path: Path, batches: Iterable[_Batch]) -> int:
-    """Write entries to a new owner-only file and return their number.
-
-    The suffix is the format: ``.jsonl`` (bytes unchanged), ``.csv`` or ``.parquet`` (extra ``arrow``).
-    """
+    """Write entries to a new owner-only file ``.jsonl`` (bytes unchanged), ``.csv`` or ``.parquet``; return their number."""
     writer = {".jsonl": _write_lines, ".csv": _write_csv, ".parquet": _write_parquet}.get(path.suffix)
     if writer is None:
         raise CommandError(f"cannot export to {path.name}; give a name that ends with .jsonl, .csv or .parquet")

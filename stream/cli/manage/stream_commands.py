@@ -51,6 +51,7 @@ from stream.kafka.topic_creation import inspect_live_topic
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers, last_promised_answer
 from stream.privacy.composition.losses import is_pure
+from stream.processing.dead_letters import says_exhausted
 from stream.questions.answer_warnings import warn_about_promise
 from stream.questions.first_windows import describe_first_answer, describe_next_answer, needed_retention_ms
 from stream.questions.question_forms import opening_adapter
@@ -254,7 +255,8 @@ def show(names: Names, as_json: AsJson = False) -> None:
         say(f"a model, which spends nothing; {periods}", soft_wrap=True)
     for meaning in filter(None, (_describe_charged(shown), _describe_spending(grant))):
         say(meaning, soft_wrap=True)
-    reason = f"exhausted: {shown.reason}" if shown.state == "exhausted" else grant.reason
+    is_halted = grant.ending is not None and not says_exhausted(grant.reason)
+    reason = f"exhausted: {shown.reason}" if shown.state == "exhausted" and not is_halted else grant.reason
     if remedy := describe_end_remedy(grant.spec.stream, reason, grant.calibration):
         say(f"for further answers: {remedy}", soft_wrap=True)
     if grant.spec.standing is not None:

@@ -93,6 +93,11 @@ def test_reason_does_not_repeat_the_state() -> None:
     assert (shown.state, shown.reason) == ("exhausted", "all 5 'above' answers of the cutoff are out")
 
 
+def test_halt_of_an_exhausted_stream_is_not_its_reason() -> None:
+    shown = ShownGrant(grant(state="exhausted", ending="halted", settled=True, reason="source halted on request"))
+    assert (shown.state, shown.reason) == ("exhausted", "halted: source halted on request")
+
+
 @pytest.mark.parametrize(
     ("name", "reason", "remedy"),
     [

@@ -87,7 +87,7 @@ def test_draw_screen_shows_refused_live_events_with_cause() -> None:
     assert isinstance(console.file, io.StringIO)
     text = " ".join(console.file.getvalue().split())
     assert (
-        f"flights, strict: 50 to 90 % of the 2,000 events up to the latest refused one at {_format_time(1.0)} were refused by at least one "
+        f"flights, strict: 50 to 90 % of the 2,000 records up to the latest refused one at {_format_time(1.0)} were refused by at least one "
         "of these sources (feeds' logs name it); most often: partition" in text
     )
     assert "partitioner=murmur2_random" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -124,6 +125,17 @@ async def test_witness_that_is_down_stops_nothing_and_is_compared_later() -> Non
         with pytest.raises(RolledBackError, match="ends at offset 10, but offset 11 was anchored"):
             guard.note_committed(0, BudgetProcessorStub())
         guard.note_committed(1, BudgetProcessorStub())
+
+
+async def test_refusal_names_the_last_anchor_of_the_missing_offset() -> None:
+    """Anchors that are written after the loss have smaller offsets."""
+    lost = [anchor(4, ends={"state": (11,)}), anchor(5, ends={"state": (11,)}), anchor(6, ends={"state": (0,)})]
+    guard, _ = guard_of(WitnessInMemory(*lost))
+    async with guard:
+        with pytest.raises(
+            RolledBackError, match=f"but offset 11 was anchored .*, last {re.escape(lost[1].time)}"
+        ):
+            await guard.check(0, BudgetProcessorStub(), FixedEndsConsumer())
 
 
 async def test_damaged_witness_stops_nothing_and_is_reported(tmp_path: Path) -> None:

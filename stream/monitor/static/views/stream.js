@@ -196,14 +196,15 @@ export function example(kind, mechanism) {
 }
 
 /** Return why a stream is ending, has ended or does not answer. */
-function describeReason({ state, reason, refused, updated }) {
+function describeReason({ state, ending, reason, refused, updated }) {
   if (refused !== null) {
     return `Open, and its worker does not answer${updated === null ? "" : ` (${ago(updated)})`}: ${refused}`;
   }
   if (!reason || reason.startsWith(`${state}: `)) {
     return reason ?? "";
   }
-  return `${state === "open" ? "Ending" : state}: ${reason}`;
+  const ended = ending && state === "exhausted" ? `${state} and ${ending}` : state;
+  return `${state === "open" ? "Ending" : ended}: ${reason}`;
 }
 
 export function describeExhaustion({ state, mechanism, answered, dry_in: left, opened, tops_left: charges }, isStanding, stall) {
