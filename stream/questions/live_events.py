@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -173,30 +174,34 @@ class Replay:
         self._until_ms = until
 
     def group_by_mark(self, events: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, list[bytes]]]:
-        """Yield each mark in Unix milliseconds with the events after it, in their order.
+        """Yield each mark in Unix milliseconds with the events after it, sorted by time.
 
-        ``events`` are pairs of an event's bytes and its time. An event with the time ``NO_MOMENT``, which feeds will
-        refuse, stays directly after the event that precedes it. All events are read before the first mark is yielded.
+        ``events`` are pairs of an event's bytes and its time. Events of one time keep their order. An event with the time
+        ``NO_MOMENT``, which feeds will refuse, stays after the event that precedes it. All events are read before the first
+        mark is yielded.
 
         Raises:
             Invalid: no event has a valid time, or the first and last are too far apart.
         """
         events_by_mark: dict[int, list[bytes]] = {}
+        times_by_mark: dict[int, array[int]] = {}
         timeless: list[bytes] = []
-        current = timeless
+        mark = latest = NO_MOMENT
         for event, moment in events:
             if moment != NO_MOMENT:
-                mark = moment - moment % self._every_ms
+                latest, mark = moment, moment - moment % self._every_ms
                 mark = mark if self._until_ms is None else min(mark, self._until_ms)
-                current = events_by_mark.setdefault(mark, [])
-            current.append(event)
+            if latest == NO_MOMENT:
+                timeless.append(event)
+            else:
+                events_by_mark.setdefault(mark, []).append(event)
+                times_by_mark.setdefault(mark, array("q")).append(latest)
         if not events_by_mark:
             raise Invalid(
                 "no event has a valid time, so the first mark is unknown; nothing is written; correct the events' times"
             )
         first = min(events_by_mark)
         last = max(events_by_mark) + self._every_ms if self._until_ms is None else self._until_ms
-        events_by_mark[first] = timeless + events_by_mark[first]
         count = -(-(last - first) // self._every_ms)
         if count > MAX_MARKS:
             raise Invalid(
@@ -204,7 +209,13 @@ class Replay:
                 "leave out events with wrong dates, or set the end of the replay"
             )
         marks = [*range(first, last, self._every_ms), last]
-        return ((mark, events_by_mark.get(mark, [])) for mark in marks)
+
+        def events_after(mark: int) -> list[bytes]:
+            times, found = times_by_mark.get(mark, array("q")), events_by_mark.get(mark, [])
+            in_order = [found[place] for place in sorted(range(len(found)), key=times.__getitem__)]
+            return timeless + in_order if mark == first else in_order
+
+        return ((mark, events_after(mark)) for mark in marks)
 
 
 _MAX_DEPTH: Final = 64

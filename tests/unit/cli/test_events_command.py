@@ -55,9 +55,9 @@ def events_by_mark(steps: Any) -> list[tuple[str, list[str]]]:
     ]
 
 
-def test_each_event_is_between_the_marks_around_its_time() -> None:
+def test_events_are_sorted_by_time_between_the_marks_around_them() -> None:
     assert events_by_mark(Replay(source(), "1h").group_by_mark(events_with_times(bytes_of(LINES), source()))) == [
-        ("0:00", ["N2", "N3", "N5"]),
+        ("0:00", ["N5", "N2", "N3"]),
         ("1:00", []),
         ("2:00", ["N1"]),
         ("3:00", ["N4"]),
@@ -67,7 +67,7 @@ def test_each_event_is_between_the_marks_around_its_time() -> None:
 
 def test_replay_ends_at_its_limit_for_any_events() -> None:
     last = moment_ms(f"{DAY}02:30:00Z")
-    expected = [("0:00", ["N2", "N3", "N5"]), ("1:00", []), ("2:00", ["N1"]), ("2:30", ["N4"])]
+    expected = [("0:00", ["N5", "N2", "N3"]), ("1:00", []), ("2:00", ["N1"]), ("2:30", ["N4"])]
     assert (
         events_by_mark(Replay(source(), "1h", last).group_by_mark(events_with_times(bytes_of(LINES), source())))
         == expected
