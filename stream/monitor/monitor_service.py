@@ -133,6 +133,9 @@ async def serve_monitor(
     log.info("monitor stopped")
 
 
+_SET_BACK: Final = (
+    "was set back behind records that the monitor has read, so figures may be old: restart the monitor"
+)
 _CUT_OFF: Final = "the monitor's readers get no answers from Kafka; restart the monitor if certificates or passwords were changed"
 
 
@@ -148,6 +151,8 @@ def _readiness(
     for watch in (groups, reader_watch):
         if watch.answered_at is None or time.monotonic() - watch.answered_at > CONTACT_SECONDS:
             return Readiness(ready=False, behind=0, reason=watch.fault)
+    if reader_watch.set_back is not None:
+        return Readiness(ready=False, behind=0, reason=f"{reader_watch.set_back.topic} {_SET_BACK}")
     if reader_watch.longest_wait > CONTACT_SECONDS:
         return Readiness(ready=False, behind=0, reason=_CUT_OFF)
     return Readiness(ready=True, behind=0)

@@ -17,6 +17,9 @@ from stream.settings import Settings
 CHECK_SECONDS: Final = 5.0
 """Seconds between two checks of the readers."""
 
+SET_BACK_SECONDS: Final = 20.0
+"""Seconds for which a partition must end before a reader's position until it counts as set back."""
+
 SILENT: Final = "Kafka does not answer"
 REFUSED: Final = "Kafka refuses to let the monitor read a topic; see its log and 'sotto topics acl --role monitor'"
 
@@ -43,8 +46,13 @@ class ReaderWatch:
         self._readers = readers
         self._waits: dict[tuple[TopicPartition, int], float] = {}
         """The time since which records follow a reader's position, by partition and position."""
+        self._reached: dict[TopicPartition, int] = {}
+        self._losses: dict[TopicPartition, float] = {}
+        """The time since which a partition ends before an offset that a reader has reached."""
         self.longest_wait = 0.0
         """Seconds, up to the last comparison, for which a position has not moved although records follow."""
+        self.set_back: TopicPartition | None = None
+        """A partition that has lost records that a reader has read; the readers' figures do not recover from this."""
         self.answered_at: float | None = None
         """Time of the last comparison, on the monotonic clock."""
         self.fault = SILENT
@@ -76,4 +84,14 @@ class ReaderWatch:
             place: self._waits.get(place, now) for place in positions.items() if place[1] < ends[place[0]]
         }
         self.longest_wait = now - min(self._waits.values(), default=now)
+        for place, position in positions.items():
+            self._reached[place] = max(position, self._reached.get(place, 0))
+        self._losses = {
+            place: self._losses.get(place, now)
+            for place, reached in self._reached.items()
+            if ends.get(place, reached) < reached
+        }
+        # After a change of a partition's leader, its end is behind for moments.
+        lost = (place for place, since in self._losses.items() if now - since > SET_BACK_SECONDS)
+        self.set_back = self.set_back or next(lost, None)
         self.answered_at = now

@@ -212,6 +212,10 @@ class PreparedStatement:
         marked = describe_reasons(tuple(why for at in order for why in why_not[at].values()))
         warnings = [line for result in results for line in result.question_warnings]
         warnings += _warn_of_missing(plan, target.source, results)
+        warnings += [
+            f"answers are of version {one} of the data"
+            for one in sorted({one.version or 1 for one in results} - {1})
+        ]
         if any(result.basis == "hypothesis" for result in results):
             warnings.append(_ESTIMATED_WARNING)
         if is_chosen and (not ordered or any(name.endswith(HIGH_SUFFIX) for name in names)):

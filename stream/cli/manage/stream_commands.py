@@ -266,7 +266,7 @@ def show(names: Names, as_json: AsJson = False) -> None:
     for line in _promise_lines(grant, declared):
         say(line, soft_wrap=True)
     if shown.state == "exhausted":
-        say(describe_used_up_grant(shown.totals.answered, last_promised_answer(grant.calibration)), soft_wrap=True)
+        say(describe_used_up_grant(shown.totals.answered, _last_promised_answer(grant)), soft_wrap=True)
     if not isinstance(grant.spec.mechanism, RandomizedResponse):
         print_warnings(warn_about_promise(shown.totals.answered, grant.calibration))
 
@@ -299,6 +299,16 @@ def _describe_spending(grant: GrantRecord) -> str:
     what = "ρ" if grant.cost.rho is not None else "ε" if pure else "(ε, δ)"
     extension = "" if is_once else " before an extension"
     return f"spent: {what} counts in full from the first answer on; further answers add nothing to it{extension}"
+
+
+def _last_promised_answer(grant: GrantRecord) -> int | None:
+    """Return the number of the last answer that α covers, also at the lower probability after an extension."""
+    promised = last_promised_answer(grant.calibration)
+    return (
+        promised
+        if promised != grant.calibration.cutoff
+        else promised + sum(one.answers for one in grant.extensions)
+    )
 
 
 def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:

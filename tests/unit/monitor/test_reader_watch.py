@@ -65,6 +65,25 @@ def test_monitor_stays_ready_while_a_slow_reader_moves() -> None:
     assert readiness(watch).ready
 
 
+def test_monitor_is_not_ready_after_a_topic_was_set_back() -> None:
+    """Later records do not bring the lost ones back, so the monitor must be restarted; a short lag of an end is none."""
+    watch, now = make_watch(), time.monotonic()
+    for end, seconds, is_ready in (
+        (5, 90.0, True),
+        (4, 80.0, True),
+        (5, 70.0, True),
+        (3, 60.0, True),
+        (4, 30.0, False),
+    ):
+        watch.add_ends({TRAIL: min(5, end)}, {TRAIL: end}, now - seconds)
+        assert (watch.set_back is None) == is_ready
+    watch.add_ends({TRAIL: 9}, {TRAIL: 9}, now)
+    assert (
+        readiness(watch).reason
+        == "trail was set back behind records that the monitor has read, so figures may be old: restart the monitor"
+    )
+
+
 def test_monitor_is_not_ready_without_recent_comparison() -> None:
     watch = make_watch()
     assert readiness(watch) == Readiness(ready=False, behind=0, reason="Kafka does not answer")

@@ -44,6 +44,14 @@ def test_refresh_continues_streams_that_draw_new_noise() -> None:
     assert (ask(driver, "above_threshold").outcome, ask(driver, "laplace").version) == ("below", 3)
 
 
+def test_sql_names_the_version_of_the_data() -> None:
+    driver = service("laplace")
+    statement = "SELECT COUNT(*) AS n FROM laplace"
+    assert not any("version" in one for one in driver.sql(statement).warnings)
+    driver.refresh("people", NEW)
+    assert "answers are of version 2 of the data" in driver.sql(statement).warnings
+
+
 def test_refresh_closes_and_refunds_streams_that_keep_results() -> None:
     """The reason of the stream and of its answers names the refresh."""
     driver = service(*KEEPING)
