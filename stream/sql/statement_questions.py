@@ -19,7 +19,6 @@ from schemas import (
     Integers,
     Pmw,
     TableSource,
-    UnknownGroups,
 )
 from schemas.queries import STATISTICS
 from stream.privacy.accuracy.rate_intervals import NUMBERS_PER_VARIANCE, row_sensitivities
@@ -73,8 +72,7 @@ class StreamCheck:
         self._pmw = grant.spec.mechanism if isinstance(grant.spec.mechanism, Pmw) else None
         self._histogram = grant.spec.mechanism if isinstance(grant.spec.mechanism, Histogram) else None
         self._by_weights = grant.calibration.kind == "hypothesis"
-        mechanism = grant.spec.mechanism
-        self._lacks_counts = isinstance(mechanism, UnknownGroups) and not mechanism.counts
+        self._lacks_counts = not getattr(grant.spec.mechanism, "counts", True)
 
     def check_groups(self, names: Sequence[str], where: str | None) -> None:
         """Refuse repeated attributes, several texts, and too many declared groups."""
@@ -111,6 +109,10 @@ class StreamCheck:
                 f"column '{column}': stream '{self._stream}' names texts and releases no counts; leave the column out, or name a stream "
                 "with mechanism.counts"
             )
+        ranked = [query[form] for form in STATISTICS if form in query]
+        if ranked and self._cell_count([*query.get("group_by", ()), *ranked]) > MAX_UNIVERSE:
+            many = f"the groups have more than {MAX_UNIVERSE:,} values of '{ranked[0]}' together"
+            raise StatementError(f"column '{column}': {many}; group by fewer or smaller attributes")
         if self._pmw is not None:
             self._check_pmw(column, query, named, self._pmw)
         if self._histogram is not None:
@@ -127,10 +129,7 @@ class StreamCheck:
         return None
 
     def _noise_fits_question(self, query: Mapping[str, Any]) -> bool:
-        """Return whether the noise of a sum, mean or spread fits 52 binary digits.
-
-        A mean is a sum and a count, which share the ε of the answer.
-        """
+        """Return whether the noise of a sum, a mean (a sum and a count) or a spread fits 52 binary digits."""
         if not isinstance(self._calibration, AnswersCalibration):
             return True
         if "person_sum" in query:

@@ -178,6 +178,24 @@ def test_statement_beyond_the_grant_is_refused_uncharged() -> None:
         few.sql(two.format("few"))
 
 
+def test_statement_with_one_question_of_too_many_values_is_refused_uncharged() -> None:
+    """A worker refuses the median of each group, after the other column was charged."""
+    made = Driver(OTHER_KEY)
+    attributes = {"ward": 4, "cost": 300_001}
+    columns = {"ward": [0, 1, 2, 3], "cost": [10, 20, 30, 40]}
+    made.register(source("visits", "table", path="in memory", epsilon=9.0, attributes=attributes), columns)
+    made.open(stream("paid", "visits", "laplace", epsilon=4.0), acknowledge=True)
+    for statement in (
+        "SELECT ward, MEDIAN(cost) AS m FROM paid GROUP BY ward",
+        "SELECT ward, COUNT(*) AS n, MEDIAN(cost) AS m FROM paid GROUP BY ward",
+    ):
+        with pytest.raises(
+            StatementError, match="column 'm': the groups have more than 1,048,576 values of 'cost'"
+        ):
+            made.sql(statement)
+    assert made.grant("visits", "paid").spent.epsilon == 0.0
+
+
 def test_informative_stream_is_preferred_to_a_free_one() -> None:
     """An estimate without measurements left has no bound, so laplace answers."""
     made = opened({**PMW, "updates": 1, "warm_start": 0}, 50, name="guess")
