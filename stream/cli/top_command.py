@@ -191,7 +191,7 @@ def _overview_line(overview: Overview, *, live: bool) -> Text:
         f"charged {_format_rate(minute.above)}/s  free {_format_rate(minute.below)}/s  waiting {_format_lag(overview)}  rejected {overview.rejected:,}"
     )
     if not overview.ready:
-        line.append("  still reading: figures are incomplete", "yellow")
+        line.append("  not up to date: /readyz of the monitor says why", "yellow")
     if live:
         line.append("  Ctrl-C exits", "bright_black")
     return line
