@@ -102,7 +102,7 @@ class OpenStream(_Request, wire_omits={"analyst", "informative"}):
 
 
 class ExtendStream(_Request, wire_omits={"analyst"}):
-    """Grant a stream further charged answers for ``epsilon``, at its original price.
+    """Grant a stream further charged answers for ``epsilon``, with the same noise.
 
     Only the cost of whole answers is taken from the budget. With ``delta``, the answers of a stream with independent charges
     are composed optimally, which gives more answers for a large ``epsilon``. The analyst who opened the stream pays;

@@ -125,7 +125,7 @@ class StreamIdentity(Event):
 
 
 class Extension(Event, wire_omits={"resumes"}):
-    """Further charged answers of an open stream, each at the stream's original price.
+    """Further charged answers of an open stream, with the same noise.
 
     If the costs of the ``answers`` are added up, their sum is at most ``epsilon``; otherwise the answers together are
     (``epsilon``, ``delta``)-DP by optimal composition. ``request`` is the digest of the request, which never extends a

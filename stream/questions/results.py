@@ -226,7 +226,7 @@ class Result(ConvertibleRows, Answer):
 
     @property
     def counted(self) -> str:
-        """What counts of each person in a standing stream's answers; empty if the stream's definition is unknown."""
+        """The contribution bound of a standing stream in words; empty if the stream's definition is unknown."""
         if (spec := self._spec) is None or (source := self._source) is None:
             return ""
         return describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))

@@ -286,7 +286,7 @@ _STREAM_KEYS: dict[StreamSort, Callable[[StreamEntry, float], _Key]] = {
 FEED_STREAMS: Final = 8
 """Number of streams from which a feed's progress is computed: those with the latest answers."""
 SAME_WINDOW_SECONDS: Final = 5.0
-"""Maximum time between the answers of several streams to windows with one end."""
+"""Seconds within which the streams of a source answer windows that end at the same time."""
 
 
 def build_feed_view(tables: MonitorTables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
@@ -301,14 +301,15 @@ def build_feed_view(tables: MonitorTables, entry: SourceEntry, members: Iterable
         return None
     answered = (one for one in _streams_of(tables, source.source) if one.answered)
     latest = nlargest(FEED_STREAMS, answered, key=lambda one: one.updated or 0.0)
-    ends = {end: one.last_answered or 0.0 for one in latest if (end := _last_window_end(one, source)) is not None}
+    known = [(end, one) for one in latest if (end := _last_window_end(one, source)) is not None]
     asked_at = max((one.last_answered for one in latest if one.last_answered is not None), default=None)
     # A later window of another stream may be answered, whose end is unknown, for example after an extension.
-    is_known = asked_at is None or max(ends.values(), default=0.0) >= asked_at - SAME_WINDOW_SECONDS
+    known_at = max((one.last_answered or 0.0 for _, one in known), default=0.0)
+    is_known = asked_at is None or known_at >= asked_at - SAME_WINDOW_SECONDS
     return FeedView.from_record(
         source,
         idle=source.idle if source.clock == "broker" else None,
-        asked_to=max(ends, default=None) if is_known else None,
+        asked_to=max((end for end, _ in known), default=None) if is_known else None,
         asked_at=asked_at,
         processes=[FeedProcess.from_record(one) for one in members if one.role == "feed"],
     )
