@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from schemas import (
+    AnswersCalibration,
     Auto,
     EventsSource,
     GrantRecord,
@@ -304,11 +305,9 @@ def _describe_spending(grant: GrantRecord) -> str:
 def _last_promised_answer(grant: GrantRecord) -> int | None:
     """Return the number of the last answer that α covers, also at the lower probability after an extension."""
     promised = last_promised_answer(grant.calibration)
-    return (
-        promised
-        if promised != grant.calibration.cutoff
-        else promised + sum(one.answers for one in grant.extensions)
-    )
+    if promised is None or not isinstance(grant.calibration, AnswersCalibration):
+        return promised
+    return promised + sum(one.answers for one in grant.extensions)
 
 
 def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:
