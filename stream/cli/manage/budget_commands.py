@@ -39,14 +39,13 @@ from stream.formatting import (
     describe_rows,
     describe_table_bound,
     format_count,
-    warn_about_repetition,
-    warn_about_shared_data,
 )
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import LiveTopicReport, inspect_live_topic
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.questions.clamped_values import describe_values
 from stream.questions.question_forms import source_adapter
+from stream.questions.source_warnings import warn_about_old_versions, warn_about_repetition, warn_about_shared_data
 from stream.questions.stream_watch import describe_live_topic
 from stream.settings import DEFAULT_TABLE_BYTES
 from stream.tables.engine_limits import describe_engine
@@ -158,7 +157,9 @@ def refresh(
             )
         before = {one.spec.stream for one in present}
         receipt = client.refresh(source, close=close)
-        now = client.list_streams(source)
+        now, registered = client.list_streams(source), client.list_sources()
+    own = next(record.source for record in registered if record.source.source == source)
+    print_warnings(filter(None, [warn_about_old_versions(own, registered)]))
     ended = sorted(one.spec.stream for one in now if one.spec.stream in before and one.ending == "closed")
     named = f": {', '.join(ended)}" if ended else ""
     count = format_count(len(ended), "stream is", "streams are")

@@ -33,7 +33,6 @@ from schemas.wire import MalformedEventError
 from stream.budget.standing_streams import require_foreign_topic
 from stream.diagnostics import get_logger, span
 from stream.errors import Refused
-from stream.formatting import warn_about_repetition, warn_about_shared_data
 from stream.monitor.api import forms, models, question_routes, views
 from stream.monitor.api.answer_views import (
     AnswerQuery,
@@ -82,6 +81,7 @@ from stream.monitor.api.source_views import (
 )
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.monitor_alerts import alerts_view
+from stream.questions.source_warnings import warn_about_repetition, warn_about_shared_data
 from stream.tables.readers.source_parts import base_columns
 from stream.tables.table_errors import TableDataError
 

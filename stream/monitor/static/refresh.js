@@ -7,7 +7,7 @@ import { flag } from "./forms.js";
 import { plural } from "./format.js";
 
 const EFFECT =
-  "The table's current file becomes the next version of its data. First put the new file on all machines: a worker with a different file answers halted. Earlier answers stay valid.";
+  "The table's current file becomes the next version of its data. First put the new file on all machines: a worker with a different file answers halted. Refresh other sources of the same file, too. Earlier answers stay valid.";
 const CONTINUES = ["Continues with the new version", "No stream continues"];
 const CLOSES = ["Is closed, and its unspent grant is refunded", "No stream is closed"];
 const PAGE = 500;

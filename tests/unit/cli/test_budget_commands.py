@@ -12,7 +12,7 @@ from sotto import Driver
 from stream.cli import output
 from stream.cli.service_commands import describe_addresses, warn_about_witnesses
 from stream.dev.ledger_restoration import HALTED_REASON, ROLLBACK_REASONS
-from stream.formatting import warn_about_repetition
+from stream.questions.source_warnings import warn_about_repetition
 from stream.settings import Settings
 from tests.builders import KEY, parse_source, source
 from tests.commands import connect_commands, run_connected

@@ -72,6 +72,14 @@ def test_refresh_at_a_terminal_asks_first(
     assert ("nothing has changed" in str(asked.exception)) == (version == 1)
 
 
+def test_refresh_names_the_other_open_sources_of_the_file(driver: Driver) -> None:
+    assert "same data" not in refresh("--yes").stderr
+    driver.register({**SOURCE, "source": "nights"}, {"sex": ["F", "M"]})
+    assert "'nights' read the same data, and are not refreshed" in refresh("--yes").stderr
+    driver.halt("nights")
+    assert "same data" not in refresh("--yes").stderr
+
+
 @pytest.mark.usefixtures("driver")
 def test_refresh_of_a_live_topic_is_refused_before_a_confirmation(driver: Driver) -> None:
     driver.register(flights())

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from schemas import TableSource
 from stream.cli.app import app
-from stream.formatting import describe_rows, warn_about_shared_data
+from stream.formatting import describe_rows
+from stream.questions.source_warnings import warn_about_shared_data
 from stream.tables.checks import FoundValue, ViewRows, check_table
 from stream.tables.checks.row_counts import UnreadableCells, ViewTableRows
 from stream.tables.columns_table import PrivateTable

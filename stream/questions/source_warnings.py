@@ -1,0 +1,99 @@
+"""Warnings about sources of one name or of the same data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+from schemas import EventsSource, Source, SourceRecord, TableSource
+
+
+def warn_about_repetition(source: Source, registered: Mapping[str, str | None]) -> str | None:
+    """Return a warning if a source of this name is registered, or None; its table is not read again.
+
+    ``registered`` has the reason of each halted source, and None of each open one.
+    """
+    if source.source not in registered:
+        return None
+    if (reason := registered[source.source]) is not None:
+        unknown = ", less the unknown grants" if "grants" in reason and reason.endswith("not known") else ""
+        return (
+            f"source: '{source.source}' was registered before and is halted for good ({reason}); give its data another "
+            f"name, with the budget that 'sotto source show {source.source}' has left{unknown}"
+        )
+    changed = f"; if its table has changed, run 'sotto source refresh {source.source}'"
+    return f"source: '{source.source}' was registered before, so nothing changes{changed if isinstance(source, TableSource) else ''}"
+
+
+def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -> str | None:
+    """Return a warning if open sources with other budgets have the same path or topic, or None.
+
+    If an open source has the path of a view's lookup table, the warning is about the lookup table.
+    Sources of one population share its budget, so they need no warning.
+    """
+    registered, data = list(registered), _data_of(source)
+    public = set(source.paths) - set(source.private_paths) if isinstance(source, TableSource) else set()
+    people = sorted(
+        record.source.source
+        for record in registered
+        if record.state == "open" and _places(public) & _data_of(record.source)
+    )
+    if people:
+        return (
+            f"view: a lookup table of {source.source} has the path of '{people[0]}', whose rows are private; "
+            "leave its key out, or give the path of a public table"
+        )
+    populations = {record.source.source: record.population or record.source.population for record in registered}
+    own = populations.get(source.source) or source.population  # it may have joined a population meanwhile
+    others = {
+        record.source.source: record.source
+        for record in registered
+        if record.state == "open" and record.source.source != source.source
+        if data & _data_of(record.source)
+        if own is None or own != populations[record.source.source]
+    }
+    if not others:
+        return None
+    sources = (source, *others.values())
+    is_split = len({own, *map(populations.get, others)} - {None}) > 1  # a source stays in its population
+    can_join = not is_split and not any(
+        getattr(one, "has_periods", False) or one.neighbors != source.neighbors for one in sources
+    )
+    join = "add both to one population with 'sotto source join', or " if can_join else ""
+    return (
+        f"{'path' if isinstance(source, TableSource) else 'topic'}: {source.source} has the same data as {_name_first(others)}, but a separate budget; "
+        f"the spending of both adds up for the same people; {join}end the streams of one with 'sotto stream close'"
+    )
+
+
+def warn_about_old_versions(source: Source, registered: Iterable[SourceRecord]) -> str | None:
+    """Return a warning if other open sources have a path of this refreshed source, or None."""
+    data = _data_of(source)
+    others = {
+        record.source.source
+        for record in registered
+        if record.state == "open" and record.source.source != source.source and data & _data_of(record.source)
+    }
+    if not others:
+        return None
+    return (
+        f"path: {_name_first(others)} read the same data, and are not refreshed: with a "
+        "changed file their workers answer 'halted' once they load it; refresh them too"
+    )
+
+
+def _name_first(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - 3:,} more" if len(ordered) > 3 else ""
+    return ", ".join(f"'{name}'" for name in ordered[:3]) + more
+
+
+def _places(paths: Iterable[str]) -> set[tuple[str, str]]:
+    return {("path", path if "://" in path else os.path.normpath(path)) for path in paths}
+
+
+def _data_of(source: Source) -> set[tuple[str, str]]:
+    """Return the places of a source's private data; none for a source whose questions carry the values."""
+    if isinstance(source, TableSource):
+        return _places(source.private_paths)
+    return {("topic", source.topic)} if isinstance(source, EventsSource) and source.period_of is None else set()
