@@ -106,6 +106,16 @@ async def test_source_is_registered_as_it_was_previewed(open_page: OpenPage) -> 
     assert request == RegisterSource.model_validate({**sent, "by": "olga"})
 
 
+async def test_page_of_a_source_shows_its_declaration_once_it_is_registered(open_page: OpenPage) -> None:
+    scene = Scene()
+    async with scene.served() as address:
+        page = await open_page(address, "sources/feed", OPERATOR)
+        await expect(page.locator(".declared")).to_contain_text("no source 'feed'")
+        scene.driver.register(values("feed", 2.0))
+        scene.flow()
+        await expect(page.get_by_role("region", name="Declaration")).to_contain_text("Budget ε 2")
+
+
 async def test_refused_forms_are_corrected_and_sent_again(open_page: OpenPage) -> None:
     """The ledger has decided the id of a refused request, so the corrected form has another."""
     scene = Scene()

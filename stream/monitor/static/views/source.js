@@ -64,7 +64,12 @@ export function sourceView({ names: [name], session }) {
     card("Streams", table.element, none, make("p", {}, make("a", { href: route("streams", [], { source: name }) }, "All streams of this source"))),
   );
 
+  let undeclared = false; // whether the declaration could not be read, as while the source is being registered
+
   function showBudget({ source: row, unread, points, forecasts, feed: fed }) {
+    if (undeclared) {
+      declare();
+    }
     feed.update(fed);
     promise.update(row);
     forecast.update(forecasts);
@@ -100,12 +105,14 @@ export function sourceView({ names: [name], session }) {
   }
 
   async function declare() {
+    undeclared = false;
     try {
       const { declaration } = await send(`/api/sources/${encodeURIComponent(name)}`, session.token);
       const json = jsonBlock("Definition");
       json.show(declaration.source);
       declared.replaceChildren(...describeDeclaration(declaration), make("details", {}, make("summary", {}, "Definition"), json.element));
     } catch (error) {
+      undeclared = true;
       declared.replaceChildren(make("p", { class: "quiet" }, error.message));
     }
   }
