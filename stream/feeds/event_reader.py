@@ -231,19 +231,24 @@ class EventCheck:
         self._reader = EventReader(source, 1)
         self._first = min(map(_first_window, grants), default=NO_MOMENT)
 
+    @property
+    def first(self) -> int:
+        """The beginning of the earliest window of all streams, in Unix milliseconds; ``NO_MOMENT`` without a stream."""
+        return self._first
+
     def check(
         self, events: Sequence[bytes], now: int | None, *, in_order: bool = False
-    ) -> tuple[list[int], dict[int, event_fields.Flaw]]:
-        """Return each event's time (``NO_MOMENT`` if it is refused), and the flaws by index.
+    ) -> tuple[list[int], dict[int, event_fields.Flaw], int]:
+        """Return each event's time (``NO_MOMENT`` if it is refused), the flaws by index, and the number of early events.
 
-        ``now`` is the time of the broker's clock, or of a replay's last mark, in Unix milliseconds. With ``in_order``, the
-        partition's clock is at each event's own time, because watermarks will be written between the events.
+        Early events are dated before every window and not refused, because the clock has not reached these windows, or is
+        not known. ``now`` is the time of the broker's clock, or of a replay's last mark, in Unix milliseconds. With
+        ``in_order``, the partition's clock is at each event's own time, because watermarks will be written between the events.
         """
         read = self._reader.read(events)
         times, first = read.times, np.full(len(read.times), self._first, dtype=np.int64)
-        is_before = event_fields.precedes_all_windows(
-            times, first, times if in_order else np.full(len(times), NO_MOMENT, dtype=np.int64)
-        )
+        clocks = times if in_order else np.full(len(times), 0 if now is None else now, dtype=np.int64)
+        is_before = event_fields.precedes_all_windows(times, first, clocks)
         is_ahead = times > (np.iinfo(np.int64).max if now is None else now + self._ahead)
         moments, flaws = [NO_MOMENT] * len(events), dict(read.flaws)
         for place, time, ahead, before in zip(
@@ -253,7 +258,7 @@ class EventCheck:
                 flaws[place] = event_fields.time_flaw(time, is_ahead=ahead)
             else:
                 moments[place] = time
-        return moments, flaws
+        return moments, flaws, int(np.count_nonzero((times < first) & ~is_before & ~is_ahead))
 
 
 def _first_window(grant: GrantRecord) -> int:

@@ -12,14 +12,8 @@ from pydantic import TypeAdapter
 
 from schemas import EventsSource, Population, Source, TableSource, ValuesSource
 from stream.cli.app import LazyCommand, make_lazy_group
-from stream.cli.manage.record_rows import (
-    AllPeriods,
-    group_by_name,
-    join_grants,
-    show_attributes,
-    show_budget,
-    warn_about_topic,
-)
+from stream.cli.manage.budget_rows import show_attributes, show_budget
+from stream.cli.manage.record_rows import AllPeriods, group_by_name, join_grants, warn_about_topic
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -229,7 +223,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         show_json({**document, **({"allotments": allotments} if allotments else {})})
         return
     version = f", version {record.version} of the data" if record.version > 1 else ""
-    show_budget(f"{source} ({record.state}{version})", record, allotments)
+    show_budget(f"{source} ({record.state}{version})", record, allotments, people)
     if isinstance(record.source, ValuesSource):
         say(describe_values(record.source), soft_wrap=True)
     show_attributes(record.source)

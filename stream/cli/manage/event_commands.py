@@ -61,7 +61,8 @@ def publish(
     considered: an event that is published twice counts twice.
 
     Prints how many events the source and its present streams accept and refuse. Refused events are written too and
-    become dead letters; exit status 1 if there are any.
+    become dead letters. Events before the first window of every stream count in none; they are dead letters only if the
+    clock has reached this window. Exit status 1 if any event is refused or before every window.
     """
     if until is not None and marks is None:
         raise CommandError("--until: needs --marks; give both")
@@ -133,7 +134,7 @@ class _EventCounts:
     """Counts accepted and refused events, and prints why events were refused."""
 
     def __init__(self, check: EventCheck) -> None:
-        self.accepted = 0
+        self.accepted = self.early = 0
         self._check = check
         self._refused: Counter[Flaw] = Counter()
         self._lines: dict[Flaw, int] = {}
@@ -148,17 +149,23 @@ class _EventCounts:
         self, lines: Sequence[tuple[int, bytes]], now: int | None, *, in_order: bool = False
     ) -> list[int]:
         """Check numbered lines, count them, and return the time of each event."""
-        moments, flaws = self._check.check([line for _, line in lines], now, in_order=in_order)
-        self.accepted += len(lines) - len(flaws)
+        moments, flaws, early = self._check.check([line for _, line in lines], now, in_order=in_order)
+        self.accepted += len(lines) - len(flaws) - early
+        self.early += early
         for index, flaw in sorted(flaws.items()):
             self._refused[flaw] += 1
             self._lines.setdefault(flaw, lines[index][0])
         return moments
 
     def print_reasons(self) -> None:
-        """Print why events were refused."""
+        """Print why events were refused, and how many are before every window."""
         for flaw, line in self._lines.items():
             say(f"{self._refused[flaw]:,} refused, the first at line {line:,}: {flaw.message}")
+        if self.early:
+            say(
+                f"{self.early:,} before the first window of every stream, which begins {format_moment(self._check.first)}: "
+                "they count in no window, and are dead letters only if the clock has reached this window"
+            )
 
 
 def _batch_lines(lines: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
@@ -215,7 +222,7 @@ def _publish(source: str, lines: Iterator[tuple[int, bytes]], marks: str | None,
     say(
         f"{format_count(report.accepted, 'event')} accepted, {report.refused:,} refused in {declared.topic}{added}"
     )
-    if report.refused:
+    if report.refused or report.early:
         raise typer.Exit(1)
 
 

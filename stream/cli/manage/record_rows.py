@@ -17,39 +17,26 @@ from typing import IO, Annotated, Any, Final, Generic, NamedTuple, TypeVar
 import typer
 
 from schemas import (
-    AllotmentRecord,
     Amount,
-    Bins,
-    Categories,
-    Dates,
-    Decimals,
-    Domain,
     EventsSource,
     GrantRecord,
-    Integers,
-    Period,
-    PopulationRecord,
     Source,
-    SourceRecord,
     StreamStatus,
-    TableSource,
     TrailRecord,
     registered_name,
 )
 from stream.budget.receipts import entry_digest
-from stream.cli.output import CommandError, format_amount, format_left, print_warnings, say, show_table
+from stream.cli.output import CommandError, format_amount, format_left, print_warnings
 from stream.client.blocking_client import Client
 from stream.errors import Forbidden
-from stream.formatting import describe_rows, describe_table_bound, format_count
+from stream.formatting import format_count
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import charged_answers, displayed_state, ordinary_charges_left
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import MODEL_NOT_ASKED_REASON
-from stream.questions.clamped_values import range_text
 from stream.questions.result_text import quote_formula
-from stream.tables.table_errors import MONDAY_IS_1, quote_names
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
 
@@ -139,82 +126,10 @@ def join_grants(client: Client, grants: Sequence[GrantRecord]) -> list[ShownGran
     return [ShownGrant(grant, *statuses.get(grant.spec.stream, (None, None))) for grant in grants]
 
 
-def show_budget(
-    title: str, record: SourceRecord | PopulationRecord, allotments: Sequence[AllotmentRecord]
-) -> None:
-    """Print a budget's figures, the meaning of its period, and its allotments."""
-    columns = ["granted", "spent", "refunded", "left"]
-    figures = [*map(format_amount, (record.granted, record.spent, record.refunded)), format_left(record.left)]
-    if record.period is not None:
-        columns = ["granted ever", "spent ever", "refunded ever", "counted now", "left now"]
-        figures.insert(3, format_amount(record.period.counted))
-    show_table(title, columns, [figures])
-    halted = f"halted: {record.reason}" if record.reason else ""
-    for line in filter(None, (halted, _period_line(record.period) if record.period else "")):
-        say(line, soft_wrap=True)
-    if allotments:
-        show_table(
-            f"{format_count(len(allotments), 'allotment')}, limited by the budget",
-            ["allotment", "analysts", "may have", "granted", "spent", "left", "streams"],
-            [_allotment_row(one, record) for one in sorted(allotments, key=lambda one: one.allotment)],
-        )
-
-
-def show_attributes(source: Source) -> None:
-    """Print the declared attributes of a source and which rows count; nothing for a source without attributes."""
-    if not isinstance(source, TableSource | EventsSource):
-        return
-    columns = source.columns if isinstance(source, TableSource) else {}
-    rows: list[list[str]] = [[name, one.kind, describe_values(one)] for name, one in source.attributes.items()]
-    rows += [[name, "text", f"private, at most {one.max_length:,} bytes"] for name, one in source.texts.items()]
-    if rows:
-        show_table(
-            format_count(len(rows), "attribute"),
-            ["attribute", "kind", "values", "column"],
-            [[*row, columns.get(row[0], row[0]) if columns else ""] for row in rows],
-            optional=["column"],
-        )
-    if isinstance(source, TableSource):
-        for line in filter(None, (describe_table_bound(source), *describe_rows(source))):
-            say(line, soft_wrap=True)
-
-
-def describe_values(domain: Domain) -> str:
-    """Describe the values of an attribute in few words."""
-    match domain:
-        case Categories(values=values, other=other, ordered=ordered):
-            text = quote_names(values) + ", in this order" * ordered
-            return text if other is None else f"{text}; others count as '{other}'"
-        case Dates(granularity=unit, part=part):
-            text = f"{range_text(domain)} by {unit}" if part is None else f"{unit}, {range_text(part)}"
-            text += f" in {domain.zone or 'UTC'}" if domain.kind == "timestamp" else ""
-            text += f"; {MONDAY_IS_1}" if unit == "weekday" else ""
-        case Decimals():
-            text = f"{range_text(domain)} in steps of {domain.step:.15g}"
-        case Bins():
-            text = f"{range_text(domain)} in {format_count(domain.size, 'bin')}"
-        case Integers():
-            text = range_text(domain)
-    return f"{text}; others do not count" if domain.outside == "reject" else text
-
-
 def warn_about_topic(source: Source) -> None:
     """Warn if feeds refuse the topic of a live source."""
     if isinstance(source, EventsSource) and source.period_of is None:
         print_warnings(filter(None, [asyncio.run(inspect_live_topic(local_settings(), source)).problem]))
-
-
-def _period_line(period: Period) -> str:
-    ends = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(period.ends / 1000))
-    over = "; it is over, and the next period begins with the next event" * (period.ends <= 1000 * time.time())
-    return f"period {period.number} ends at {ends} UTC{over}: {period.meaning}"
-
-
-def _allotment_row(record: AllotmentRecord, budget: SourceRecord | PopulationRecord) -> list[str]:
-    price = f"ε {record.epsilon:.6g}" + (f", δ {record.delta:.2g}" if record.delta else "")
-    left = record.left.minimum_with(budget.left)
-    figures = [*map(format_amount, (record.granted, record.spent)), format_left(left)]
-    return [record.allotment, ", ".join(record.analysts), price, *figures, str(record.streams)]
 
 
 _Item = TypeVar("_Item")

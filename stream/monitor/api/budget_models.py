@@ -241,7 +241,10 @@ class AllotmentRow(ApiModel):
     refunded: Amount
     left: Amount
     left_share: float
-    limited: Annotated[bool, Field(description="True if the allotment has more left than the budget.")]
+    limited_by: Annotated[
+        list[str],
+        Field(description="The budgets that have less left than the allotment itself, as 'population patients'."),
+    ]
     streams: int
     period: PeriodView | None
     meaning: Annotated[str, Field(description="Its guarantee as a sentence.")]

@@ -151,29 +151,35 @@ def _population_row(record: PopulationRecord, updated: float) -> PopulationRow:
 def _allotment_row(tables: MonitorTables, record: AllotmentRecord) -> AllotmentRow:
     accountant, budgets = _budgets_of(tables, record)
     total = total_amount(record.epsilon, record.delta, accountant)
-    left = reduce(Amount.minimum_with, budgets, record.left)
+    left = reduce(Amount.minimum_with, budgets.values(), record.left)
     return AllotmentRow.from_record(
         record,
         total=total,
         left=left,
         left_share=left_share(left, total),
-        limited=left != record.left,
+        limited_by=[name for name, budget in budgets.items() if _is_limit(budget, left, record.left)],
         period=period_view(record.period),
         meaning=describe_guarantee(record.period),
     )
 
 
-def _budgets_of(tables: MonitorTables, record: AllotmentRecord) -> tuple[str, list[Amount]]:
-    """Return an allotment's accountant, and what the budgets that limit it have left."""
+def _is_limit(budget: Amount, least: Amount, own: Amount) -> bool:
+    """Return whether an allotment has less left than its ``own`` rest because of this budget."""
+    parts = ("epsilon", "delta", "rho")
+    return any(getattr(budget, part) == getattr(least, part) != getattr(own, part) for part in parts)
+
+
+def _budgets_of(tables: MonitorTables, record: AllotmentRecord) -> tuple[str, dict[str, Amount]]:
+    """Return an allotment's accountant, and what the budgets that limit it have left, each under its owner's name."""
     found = []
     population = record.population
     if (entry := tables.sources.get(record.source or "")) is not None:
-        found.append((entry.record.source.accountant, entry.record.left))
+        found.append((f"source {record.source}", entry.record.source.accountant, entry.record.left))
         population = entry.record.population
     if (known := tables.populations.get(population or "")) is not None:
-        found.append((known[0].population.accountant, known[0].left))
-    accountant = found[0][0] if found else "pure"
-    return accountant, [left for its_accountant, left in found if its_accountant == accountant]
+        found.append((f"population {population}", known[0].population.accountant, known[0].left))
+    accountant = found[0][1] if found else "pure"
+    return accountant, {name: left for name, its_accountant, left in found if its_accountant == accountant}
 
 
 def build_spending_view(tables: MonitorTables, query: SpendingQuery) -> Spending:

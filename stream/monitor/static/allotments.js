@@ -24,7 +24,7 @@ function allotmentRow() {
       setText(who, row.analysts.join(", "));
       setText(figures[0], amount(row.total));
       setText(figures[1], amount(row.granted));
-      setText(figures[2], `${amount(row.left, true)} (${percent(row.left_share)})${row.limited ? `: ${row.source === null ? "the population" : "the source"} has no more` : ""}`);
+      setText(figures[2], `${amount(row.left, true)} (${percent(row.left_share)})${row.limited_by.length ? `: ${row.limited_by.join(" and ")} ${row.limited_by.length > 1 ? "have" : "has"} no more` : ""}`);
       figures[2].toggleAttribute("data-low", row.left_share < 0.1);
       setText(streams, count(row.streams));
       setText(meaning, capital(row.meaning));

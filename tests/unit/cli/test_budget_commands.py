@@ -73,6 +73,18 @@ def test_allotment_is_made_spent_and_shown(driver: Driver) -> None:
     )
 
 
+def test_allotment_has_no_more_left_than_the_population_of_its_source(driver: Driver) -> None:
+    run_connected("population", "register", '{"population": "patients", "epsilon": 3}')
+    driver.register(source(population="patients"))
+    driver.register(source("wards", population="patients"))
+    run_connected("allot", "ada", "--epsilon", "1", "--source", "feed")
+    driver.open(spec("b", "wards", epsilon=2.75), acknowledge=True)
+    shown = run_connected("source", "show", "feed")
+    assert "1 allotment, limited by the budget and that of population patients" in shown
+    (row,) = (line for line in shown.splitlines() if line.startswith("│ ada"))
+    assert "ε 0.25 " in row
+
+
 @pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize("budget", [[], ["--source", "feed", "--population", "patients"]])
 def test_allotment_is_of_one_budget(budget: list[str]) -> None:

@@ -294,6 +294,26 @@ def test_publish_knows_the_refusals_of_a_broker_clock(
     )
 
 
+@pytest.mark.parametrize("marks", [(), ("--marks", "1h")])
+def test_publish_names_events_before_every_window_that_feeds_do_not_refuse(
+    marks: tuple[str, ...], driver: Driver, tmp_path: Path
+) -> None:
+    """While the clock is before the first window, such events count in none, and are no dead letters."""
+    driver.register({**FLIGHTS, "clock": "marks" if marks else "broker"})
+    driver.wait(NEW_YEAR / 1000 + 3 * 3600)
+    begins = f"{DAY}02:00:00Z" if marks else "2100-01-01T00:00:00Z"
+    driver.open({**LATE, "standing": {**LATE["standing"], "begins": begins}}, acknowledge=True)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"\n".join(bytes_of([event("N1", f"{DAY}00:20:00Z"), event("N2", f"{DAY}02:20:00Z")])))
+    done = CliRunner().invoke(app, ["events", "publish", "flights", str(path), *marks])
+    counted = 1 if marks else 0
+    early, last = done.output.splitlines()
+    assert early.startswith(f"{2 - counted} before the first window of every stream, which begins {begins}")
+    assert last.startswith(f"{counted} event{'s' * (not counted)} accepted, 0 refused in ops.departures")
+    assert done.exit_code == 1
+    assert not list(driver.dead_letters("flights"))
+
+
 def test_publish_sends_the_lines_of_a_pipe_as_they_come() -> None:
     """A pipe may pause for an hour after any line."""
     go_on = Event()

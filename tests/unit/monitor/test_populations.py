@@ -72,7 +72,9 @@ async def test_allotment_has_no_more_left_than_its_budget() -> None:
         installation.flow()
         async with installation.web() as client:
             (row,) = (await get(client, "/api/allotments", analyst="ana"))["items"]
-        assert (row["left"]["epsilon"], row["left_share"], row["limited"]) == (left, pytest.approx(left / 3), True)
+        limit = "source feed" if budget is None else "population patients"
+        assert (row["left"]["epsilon"], row["left_share"]) == (left, pytest.approx(left / 3))
+        assert row["limited_by"] == [limit]
 
 
 @pytest.mark.parametrize("patients", [{"epsilon": 8.0, "delta": 1e-5}, {"epsilon": 8.0}])
@@ -104,7 +106,7 @@ async def test_gaussian_noise_of_others_does_not_limit_an_allotment() -> None:
     async with installation.web() as client:
         (row,) = (await get(client, "/api/allotments", analyst="ana"))["items"]
         (budget,) = (await get(client, "/api/sources", search="people"))["items"]
-    assert (budget["left"]["delta"], row["limited"], row["left_share"]) == (1e-6, False, 1.0)
+    assert (budget["left"]["delta"], row["limited_by"], row["left_share"]) == (1e-6, [], 1.0)
 
 
 async def test_analyst_without_allotment_cannot_open() -> None:
