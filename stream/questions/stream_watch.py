@@ -256,16 +256,18 @@ def describe_overdue(
     source: EventsSource,
     statuses: Mapping[str, tuple[StreamStatus, float]],
     now: float,
-    began: float,
+    seen: Mapping[str, float],
 ) -> str | None:
     """Describe a stream that its worker refuses, or whose next answer is overdue by the clock; None if there is none.
 
-    A stream without a status may be new, so it is overdue only if none has come since the watch ``began``.
+    A stream without a status may be new, so it is overdue only if none has come since it was first ``seen``.
     """
     for spec in asked:
         if (standing := spec.standing) is None or standing.begins is None:
             continue
-        status, since = statuses.get(spec.stream, (None, max(moment_ms(standing.begins) / 1000, began)))
+        status, since = statuses.get(
+            spec.stream, (None, max(moment_ms(standing.begins) / 1000, seen[spec.stream]))
+        )
         if status is not None and status.refused:
             return f"stream {spec.stream} is not answered: {status.refused}"
         window = standing.window

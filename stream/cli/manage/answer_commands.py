@@ -342,7 +342,7 @@ async def follow_topics(
     patterns: tuple[str, ...] = (),
 ) -> None:
     """Call ``show`` with a source and the reason if feeds refuse its topic, or a watched stream lacks answers."""
-    shown, began = dict[str, str | None](), time.time()
+    shown, seen = dict[str, str | None](), dict[str, dict[str, float]]()
     while True:
         with suppress(SottoError, KafkaError, OSError):
             for one in await find_sources():
@@ -350,18 +350,23 @@ async def follow_topics(
                 asked = [grant.spec for grant in grants if grant.state == "open"]
                 problem = (await inspect_live_topic(local_settings(), one)).problem if asked else None
                 watched = [spec for spec in asked if not patterns or matches_patterns(spec.stream, patterns)]
-                problem = problem or await _find_stuck(client, one, watched, began)
+                seen[one.source] = {
+                    spec.stream: seen.get(one.source, {}).get(spec.stream, time.time()) for spec in watched
+                }
+                problem = problem or await _find_stuck(client, one, watched, seen[one.source])
                 if problem is not None and problem != shown.get(one.source):
                     show(one.source, problem)
                 shown[one.source] = problem
         await asyncio.sleep(WARNING_SECONDS)
 
 
-async def _find_stuck(client: AsyncClient, one: EventsSource, asked: list[StreamSpec], began: float) -> str | None:
+async def _find_stuck(
+    client: AsyncClient, one: EventsSource, asked: list[StreamSpec], seen: dict[str, float]
+) -> str | None:
     if asked and one.clock != "marks" and not one.has_periods:  # else others decide when answers are due
         with suppress(SottoError, KafkaError, OSError):  # analysts may not read statuses
             statuses = await asyncio.wait_for(client.statuses([spec.stream for spec in asked]), LOOKUP_SECONDS)
-            return describe_overdue(asked, one, statuses, time.time(), began)
+            return describe_overdue(asked, one, statuses, time.time(), seen)
     return None
 
 

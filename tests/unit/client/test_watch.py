@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 from unittest.mock import Mock
 
@@ -614,11 +615,41 @@ async def test_watch_says_that_answers_are_overdue(
 
 
 @pytest.mark.parametrize(("seconds", "is_overdue"), [(3_600, False), (7_200, True)])
-def test_stream_without_a_status_is_overdue_from_the_start_of_the_watch(seconds: int, is_overdue: bool) -> None:
+def test_stream_without_a_status_is_overdue_since_the_watch_has_seen_it(seconds: int, is_overdue: bool) -> None:
     """It may have been opened just now, although its first window began long ago."""
-    spec, about, began = parse_stream(standing(begins=WINDOW["start"])), parse_source(flights()), time.time()
-    problem = describe_overdue([spec], about, {}, began + seconds, began)
+    spec, about, now = parse_stream(standing(begins=WINDOW["start"])), parse_source(flights()), time.time()
+    problem = describe_overdue([spec], about, {}, now + seconds, {spec.stream: now})
     assert (problem is not None) is is_overdue
+
+
+async def test_stream_opened_during_a_watch_is_overdue_only_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch began three hours before the opening, and the stream's first window long before that."""
+    driver, shown, rounds, began = Driver(KEY), list[tuple[int, str]](), count(), time.time()
+    driver.register(flights(clock="broker"))
+    set_live_topic_report(monkeypatch, LiveTopicReport())
+    hours = 0
+
+    class Client(Connected):
+        async def statuses(self, _: list[str]) -> dict[str, Any]:
+            return {}
+
+    async def find_sources() -> list[Any]:
+        nonlocal hours
+        hours = 3 * next(rounds)
+        if hours == 3:
+            driver.open(standing(begins=WINDOW["start"]), acknowledge=True)
+        if hours == 9:
+            raise asyncio.CancelledError
+        return [one.source for one in driver.list_sources()]
+
+    client: Any = Client(driver)
+    monkeypatch.setattr(answer_commands, "WARNING_SECONDS", 0.0)
+    monkeypatch.setattr(answer_commands, "time", SimpleNamespace(time=lambda: began + 3600 * hours))
+    with pytest.raises(asyncio.CancelledError):
+        await answer_commands.follow_topics(client, find_sources, lambda *one: shown.append((hours, one[1])))
+    ((when, said),) = shown
+    assert when == 6
+    assert said.startswith("stream late has no answer since 20")
 
 
 async def test_silent_brokers_are_reported_until_they_answer(monkeypatch: pytest.MonkeyPatch) -> None:
