@@ -52,7 +52,7 @@ def show_budget(
             also = f" and that of population {people.population.population}"
         show_table(
             f"{format_count(len(allotments), 'allotment')}, limited by the budget{also}",
-            ["allotment", "analysts", "may have", "granted", "spent", "left", "streams"],
+            ["allotment", "analysts", "may have", "granted", "spent", "refunded", "left", "streams"],
             [_allotment_row(one, budgets) for one in sorted(allotments, key=lambda one: one.allotment)],
         )
 
@@ -104,5 +104,5 @@ def _period_line(period: Period) -> str:
 def _allotment_row(record: AllotmentRecord, budgets: Sequence[Amount]) -> list[str]:
     price = f"ε {record.epsilon:.6g}" + (f", δ {record.delta:.2g}" if record.delta else "")
     left = reduce(Amount.minimum_with, budgets, record.left)
-    figures = [*map(format_amount, (record.granted, record.spent)), format_left(left)]
+    figures = [*map(format_amount, (record.granted, record.spent, record.refunded)), format_left(left)]
     return [record.allotment, ", ".join(record.analysts), price, *figures, str(record.streams)]

@@ -12,7 +12,7 @@ function allotmentRow() {
   const head = make("th", { scope: "row", class: "name" });
   const of = make("td", { "data-label": "Of" });
   const who = make("td", { "data-label": "Analysts" });
-  const figures = ["Allotted", "Granted", "Left"].map((name) => make("td", { "data-label": name }));
+  const figures = ["Allotted", "Granted", "Refunded", "Left"].map((name) => make("td", { "data-label": name }));
   const streams = make("td", { class: "figure", "data-label": "Streams" });
   const meaning = make("td", { class: "quiet cell-meaning", "data-label": "Guarantee" });
   return {
@@ -24,8 +24,9 @@ function allotmentRow() {
       setText(who, row.analysts.join(", "));
       setText(figures[0], amount(row.total));
       setText(figures[1], amount(row.granted));
-      setText(figures[2], `${amount(row.left, true)} (${percent(row.left_share)})${row.limited_by.length ? `: ${row.limited_by.join(" and ")} ${row.limited_by.length > 1 ? "have" : "has"} no more` : ""}`);
-      figures[2].toggleAttribute("data-low", row.left_share < 0.1);
+      setText(figures[2], amount(row.refunded));
+      setText(figures[3], `${amount(row.left, true)} (${percent(row.left_share)})${row.limited_by.length ? `: ${row.limited_by.join(" and ")} ${row.limited_by.length > 1 ? "have" : "has"} no more` : ""}`);
+      figures[3].toggleAttribute("data-low", row.left_share < 0.1);
       setText(streams, count(row.streams));
       setText(meaning, capital(row.meaning));
     },
@@ -36,7 +37,7 @@ function allotmentRow() {
 export function allotmentTable() {
   const body = make("tbody");
   const list = new KeyedList(body, allotmentRow);
-  const table = make("table", { class: "plain people-table", "aria-label": "Allotments" }, tableHead("Allotment", "Of", "Analysts", "Allotted", "Granted", "Left", "Streams", "Guarantee"), body);
+  const table = make("table", { class: "plain people-table", "aria-label": "Allotments" }, tableHead("Allotment", "Of", "Analysts", "Allotted", "Granted", "Refunded", "Left", "Streams", "Guarantee"), body);
   const none = emptyState("Nothing is allotted", "An allotment is a part of a budget, within which analysts open streams. Without allotments, only operators open streams through this page.");
   return {
     element: make("div", {}, table, none),
