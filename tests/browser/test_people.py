@@ -13,6 +13,7 @@ from playwright.async_api import Locator, Page, expect
 from schemas import Allot, JoinPopulation, RegisterPopulation
 from stream.dev.ledger_restoration import HALTED_REASON
 from stream.processing.protocol import Outputs
+from tests import builders
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values
 from tests.browser.screens import SCREENS
@@ -299,3 +300,25 @@ async def test_views_of_people_and_budgets_make_pictures(open_page: OpenPage, sc
             assert wide <= 0, name
             picture = await page.screenshot(full_page=True)
             keep_screenshot(f"{name}-{screen}.png", picture)
+
+
+async def test_share_that_is_left_names_the_part_of_the_budget_that_it_is_of(open_page: OpenPage) -> None:
+    """Of δ if it is scarcer than ε; under zCDP of ε or ρ, of which more is left, since a grant has to fit only one."""
+    scene = Scene()
+    table = {"attributes": {"sex": ["F", "M"]}, "delta": 1e-6}
+    scene.driver.register(builders.source("people", "table", epsilon=3.0, **table), {"sex": ["F", "M"] * 50})
+    scene.driver.register(
+        builders.source("wards", "table", epsilon=8.0, accountant="zcdp", **table), {"sex": ["F"] * 50}
+    )
+    counts = {"mechanism": {"kind": "laplace", "answers": 9}, "epsilon": 0.5}
+    scene.driver.open(builders.stream("counts", "people", **{**counts, "delta": 1e-6}), acknowledge=True)
+    scene.driver.open(builders.stream("sums", "wards", **{**counts, "epsilon": 4.0}), acknowledge=True)
+    scene.flow()
+    left = scene.driver.budget("wards").left
+    assert left.epsilon == 4.0
+    assert left.rho is not None
+    assert left.rho < 0.5
+    async with scene.served() as address:
+        for name, said in (("people", "< 0.1% left of δ 1·10⁻⁶"), ("wards", "50% left of ε 8")):
+            page = await open_page(address, f"sources/{name}")
+            await expect(page.locator(".share:visible")).to_have_text(said)

@@ -164,6 +164,13 @@ export function unitOf({ left, total }) {
   return total.rho > 0 && (rhoAlone || left.rho / total.rho >= left.epsilon / total.epsilon) ? "rho" : "epsilon";
 }
 
+/** Describe a budget's share that is left, and of what: of ε or δ, whichever is scarcer, or of ε or ρ, of which more is left. */
+export function shareLeft(row) {
+  const { left, total } = row;
+  const isDelta = !total.rho && total.delta > 0 && left.delta / total.delta < left.epsilon / total.epsilon;
+  return `${percent(row.left_share)} left of ${isDelta ? `δ ${number(total.delta)}` : mainAmount(total, unitOf(row))}`;
+}
+
 /** Format an amount of budget in one unit; what is `left` is rounded down, so that a request for it fits. */
 export function mainAmount(value, unit, left = false) {
   return `${unit === "rho" ? "ρ" : "ε"} ${number(value[unit], left)}`;

@@ -2,7 +2,7 @@
 
 import { allotForm, allotmentTable, joinForm, populationForm } from "../allotments.js";
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
-import { amount, capital, percent, plural, time } from "../format.js";
+import { capital, plural, shareLeft, time } from "../format.js";
 import { burnBar, burnLegend, card, emptyState, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { may } from "../session.js";
@@ -21,7 +21,7 @@ function populationEntry() {
       setAttribute(name, "href", route("people", [row.population]));
       state.update(row);
       setText(about, `${plural(row.sources, "source")}, ${plural(row.streams, "stream")}`);
-      setText(left, `${percent(row.left_share)} left of ${amount(row.total)}`);
+      setText(left, shareLeft(row));
       setAttribute(left, "data-low", row.left_share < 0.1);
       bar.update(row);
       setText(meaning, `${capital(row.meaning)}.${row.period ? ` It renews ${time(row.period.ends)}.` : ""}`);

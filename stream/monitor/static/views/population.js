@@ -4,7 +4,7 @@ import { allotForm, allotmentTable, joinForm } from "../allotments.js";
 import { Chart } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { forecastCard, promiseLine, unreadNote } from "../forecasts.js";
-import { amount, mainAmount, number, percent, plural, time, unitOf } from "../format.js";
+import { amount, mainAmount, number, plural, shareLeft, time, unitOf } from "../format.js";
 import { burnBar, burnLegend, card, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { may } from "../session.js";
@@ -60,7 +60,7 @@ export function populationView({ names: [name], session }) {
       setText(reason, row.reason ? `Halted: ${row.reason}` : "");
       reason.hidden = !row.reason;
       promise.update({ meaning: row.meaning, renews_at: row.period?.ends ?? null });
-      setText(share, `${percent(row.left_share)} left of ${amount(row.total)}`);
+      setText(share, shareLeft(row));
       share.toggleAttribute("data-low", row.left_share < 0.1);
       bar.update(row);
       figures.update(PARTS.map((part) => amount(row[part], part === "left")));

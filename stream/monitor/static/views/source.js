@@ -6,7 +6,7 @@ import { Chart } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { jsonBlock } from "../forms.js";
 import { forecastCard, promiseLine, spendingCard, unreadNote } from "../forecasts.js";
-import { ago, amount, bytes, duration, mainAmount, number, percent, periodText, plural, time, unitOf } from "../format.js";
+import { ago, amount, bytes, duration, mainAmount, number, periodText, plural, shareLeft, time, unitOf } from "../format.js";
 import { refreshButton } from "../refresh.js";
 import { burnBar, burnLegend, card, emptyState, facts, stallText, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
@@ -83,7 +83,7 @@ export function sourceView({ names: [name], session }) {
     setText(about, `${describe(row)}; neighbors ${row.neighbors === "replace" ? "exchange" : "add or remove"} one person${row.version === null ? "" : `; version ${row.version} of its data`}${row.period === null ? "" : `; ${ofPeriod(row)}`}; last change ${time(row.updated)}${unreadNote(unread)}`);
     setText(reason, row.reason ? `Halted: ${row.reason}` : "");
     reason.hidden = !row.reason;
-    setText(share, `${percent(row.left_share)} left of ${amount(row.total)}`);
+    setText(share, shareLeft(row));
     share.toggleAttribute("data-low", row.left_share < 0.1);
     bar.update(row);
     shared.update(row);
@@ -169,7 +169,7 @@ function latestPeriod() {
         }
         setText(name, `from ${periodText(current.starts)} UTC on`);
         name.href = route("sources", [current.source]);
-        setText(share, `${percent(current.left_share)} left of ${amount(current.total)}`);
+        setText(share, shareLeft(current));
         bar.update(current);
         figures.update(PARTS.map((part) => amount(current[part], part === "left")));
         setText(all, `All ${plural(periods.count, "period")}`);

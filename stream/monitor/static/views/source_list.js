@@ -1,7 +1,7 @@
 // Sources with their budgets as burn-down bars.
 
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
-import { amount, count, mainAmount, percent, periodText, plural, unitOf } from "../format.js";
+import { amount, count, mainAmount, percent, periodText, plural, shareLeft, unitOf } from "../format.js";
 import { burnBar, periodsLink, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 
@@ -38,7 +38,7 @@ function entry(inPeriods) {
       setText(about, describe(line));
       periods.update(line.source, line);
       const unit = unitOf(row);
-      setText(left, `${percent(row.left_share)} left of ${mainAmount(row.total, unit)}`);
+      setText(left, shareLeft(row));
       setAttribute(left, "title", amount(row.total));
       setAttribute(left, "data-low", row.left_share < 0.1);
       bar.update(row);
