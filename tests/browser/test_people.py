@@ -305,12 +305,12 @@ async def test_views_of_people_and_budgets_make_pictures(open_page: OpenPage, sc
 async def test_share_that_is_left_names_the_part_of_the_budget_that_it_is_of(open_page: OpenPage) -> None:
     """Of δ if it is scarcer than ε; under zCDP of ε or ρ, of which more is left, since a grant has to fit only one."""
     scene = Scene()
-    table = {"attributes": {"sex": ["F", "M"]}, "delta": 1e-6}
+    table: dict[str, Any] = {"attributes": {"sex": ["F", "M"]}, "delta": 1e-6}
     scene.driver.register(builders.source("people", "table", epsilon=3.0, **table), {"sex": ["F", "M"] * 50})
     scene.driver.register(
         builders.source("wards", "table", epsilon=8.0, accountant="zcdp", **table), {"sex": ["F"] * 50}
     )
-    counts = {"mechanism": {"kind": "laplace", "answers": 9}, "epsilon": 0.5}
+    counts: dict[str, Any] = {"mechanism": {"kind": "laplace", "answers": 9}, "epsilon": 0.5}
     scene.driver.open(builders.stream("counts", "people", **{**counts, "delta": 1e-6}), acknowledge=True)
     scene.driver.open(builders.stream("sums", "wards", **{**counts, "epsilon": 4.0}), acknowledge=True)
     scene.flow()

@@ -57,7 +57,7 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON, one object 
 def answers(
     from_beginning: Annotated[bool, typer.Option(help="Start with the oldest answer kept.")] = False,
     limit: Annotated[int, typer.Option(help="Stop after N answers (0: never).", min=0)] = 0,
-    stream: Annotated[str | None, typer.Option(help="Only this stream's answers.")] = None,
+    stream: Annotated[str | None, typer.Option(help="Only this stream's answers, in all periods.")] = None,
     as_json: JsonLines = False,
 ) -> None:
     """Print committed answers as they arrive."""
@@ -70,7 +70,7 @@ async def _follow_answers(*, from_beginning: bool, limit: int, stream: str | Non
         if stream is not None:
             print_warnings(await warn_of_unknown_stream(client, stream))
         async for answer in client.answers(from_beginning=from_beginning):
-            if stream is not None and answer.stream != stream:
+            if stream is not None and stream not in {answer.stream, registered_name(answer.stream)}:
                 continue
             if answer.window is not None and not as_json:
                 so_far = ["each number is the number so far"] * (answer.charge_name == "count")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import reduce
 from itertools import islice
 from math import fsum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
@@ -150,14 +150,18 @@ def _population_row(record: PopulationRecord, updated: float) -> PopulationRow:
 
 def _allotment_row(tables: MonitorTables, record: AllotmentRecord) -> AllotmentRow:
     accountant, budgets = _budgets_of(tables, record)
-    total = total_amount(record.epsilon, record.delta, accountant)
-    left = reduce(Amount.minimum_with, budgets.values(), record.left)
+    total, own = total_amount(record.epsilon, record.delta, accountant), record.left
+    if any(
+        not budget.has_delta for budget in budgets
+    ):  # no grant has a δ, so its share of the allotment says nothing
+        total, own = (one.model_copy(update={"delta": 0.0}) for one in (total, own))
+    left = reduce(Amount.minimum_with, (budget.left for budget in budgets), own)
     return AllotmentRow.from_record(
         record,
         total=total,
         left=left,
         left_share=left_share(left, total),
-        limited_by=[name for name, budget in budgets.items() if _is_limit(budget, left, record.left)],
+        limited_by=[budget.owner for budget in budgets if _is_limit(budget.left, left, own)],
         period=period_view(record.period),
         meaning=describe_guarantee(record.period),
     )
@@ -169,17 +173,27 @@ def _is_limit(budget: Amount, least: Amount, own: Amount) -> bool:
     return any(getattr(budget, part) == getattr(least, part) != getattr(own, part) for part in parts)
 
 
-def _budgets_of(tables: MonitorTables, record: AllotmentRecord) -> tuple[str, dict[str, Amount]]:
-    """Return an allotment's accountant, and what the budgets that limit it have left, each under its owner's name."""
+class _LimitingBudget(NamedTuple):
+    owner: str
+    left: Amount
+    has_delta: bool
+
+
+def _budgets_of(tables: MonitorTables, record: AllotmentRecord) -> tuple[str, list[_LimitingBudget]]:
+    """Return an allotment's accountant, and the budgets that limit it."""
     found = []
     population = record.population
     if (entry := tables.sources.get(record.source or "")) is not None:
-        found.append((f"source {record.source}", entry.record.source.accountant, entry.record.left))
+        source = entry.record.source
+        budget = _LimitingBudget(f"source {record.source}", entry.record.left, source.delta > 0)
+        found.append((source.accountant, budget))
         population = entry.record.population
     if (known := tables.populations.get(population or "")) is not None:
-        found.append((f"population {population}", known[0].population.accountant, known[0].left))
-    accountant = found[0][1] if found else "pure"
-    return accountant, {name: left for name, its_accountant, left in found if its_accountant == accountant}
+        shared = known[0].population
+        budget = _LimitingBudget(f"population {population}", known[0].left, shared.delta > 0)
+        found.append((shared.accountant, budget))
+    accountant = found[0][0] if found else "pure"
+    return accountant, [budget for its_accountant, budget in found if its_accountant == accountant]
 
 
 def build_spending_view(tables: MonitorTables, query: SpendingQuery) -> Spending:

@@ -280,6 +280,22 @@ def test_answers_name_the_contribution_bound_once_a_stream(
     assert [json.loads(line)["warnings"][0] for line in lines] == [bound] * 2
 
 
+def test_answers_of_a_model_are_those_of_all_its_periods(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"id": "1", "outcome": "below", "window": WINDOW}
+    names = ("late@2026-03-01T00:00:00Z", "other", "late@2026-03-02T00:00:00Z")
+    results = [Result.read(json.dumps({**answer, "stream": name}).encode()) for name in names]
+
+    class Following(Connected):
+        async def answers(self, **_: Any) -> AsyncIterator[Result]:
+            for result in results:
+                yield result
+
+    monkeypatch.setattr(answer_commands, "AsyncClient", lambda: Following(driver))
+    for name, shown in (("late", names[::2]), (names[0], names[:1])):
+        lines = CliRunner().invoke(app, ["answers", "--stream", name, "--json"]).stdout.splitlines()
+        assert tuple(json.loads(line)["stream"] for line in lines) == shown
+
+
 @pytest.mark.parametrize(
     ("intervals", "mark"),
     [

@@ -94,6 +94,22 @@ async def test_plan_is_affordable_only_if_source_and_population_can_pay(patients
             assert left is None or plan["left"]["epsilon"] == left
 
 
+async def test_allotted_delta_is_left_out_if_the_population_has_none() -> None:
+    """The allotment has the source's δ by default; it is not used up, but no grant can have it."""
+    installation = Installation()
+    installation.driver.register_population({"population": "patients", "epsilon": 2.0})
+    table = source(
+        "people", "table", epsilon=2.0, delta=1e-5, population="patients", attributes={"sex": ["F", "M"]}
+    )
+    installation.driver.register(table, {"sex": ["F", "M"] * 50})
+    installation.driver.allot("ana", 0.5, source="people")
+    installation.flow()
+    async with installation.web() as client:
+        (row,) = (await get(client, "/api/allotments", analyst="ana"))["items"]
+    assert (row["total"], row["left"]["epsilon"]) == ({"epsilon": 0.5, "delta": 0.0}, 0.5)
+    assert (row["left_share"], row["limited_by"]) == (1.0, [])
+
+
 async def test_gaussian_noise_of_others_does_not_limit_an_allotment() -> None:
     """Under zCDP it gives the source's rest a δ, which the rest of an allotment without Gaussian noise lacks."""
     installation = Installation()
