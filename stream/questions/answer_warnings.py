@@ -112,9 +112,10 @@ def warn_about_promise(answered: int, calibration: Calibration | None) -> tuple[
     return (f"{covered}: each further answer makes a larger error more probable",)
 
 
-def warn_about_top(answer: Answer, query: Query | None) -> tuple[str, ...]:
-    """Return a warning that the largest groups have no confidence interval."""
-    if query is None or query.top is None or not answer.estimates:
+def warn_about_top(answer: Answer, query: Query | None, spec: StreamSpec | None = None) -> tuple[str, ...]:
+    """Return a warning that the largest groups, of a question or of windows, have no confidence interval."""
+    asked = query if query is not None or spec is None else spec.standing
+    if asked is None or asked.top is None or not answer.estimates:
         return ()
     all_at_once = "; their ± holds for all of them at once" if answer.alpha is not None else ""
     return (f"{_TOP_WITHOUT_INTERVALS}{all_at_once}",)
@@ -140,12 +141,16 @@ def reasons_of(
     """Return, for each number or decision, the reason why it is not informative; None if it is or may be informative.
 
     The question is unknown if another client asked it. Then a number gets a reason only if it would have one for
-    every possible question. Answers do not carry ``decision_alpha``, the stream's error bound of decisions.
+    every possible question. ``spec`` defines the question of windows. Answers do not carry ``decision_alpha``, the stream's
+    error bound of decisions.
     """
     if query is None and source is None and answer.window is None:
         return ()
+    standing = None if spec is None else spec.standing
     if answer.outcome in {"above", "below"} and answer.estimate is None:
-        threshold = None if query is None else query.threshold
+        threshold: float | None = None if query is None else query.threshold
+        if standing is not None and spec is not None:
+            threshold = getattr(spec.mechanism, "threshold", None)
         alpha = answer.alpha if decision_alpha is None else decision_alpha
         return (EXCEEDS_THRESHOLD if alpha and threshold and alpha > abs(threshold) else None,)
     if answer.estimates is not None:
@@ -155,9 +160,11 @@ def reasons_of(
         numbers, intervals = (answer.estimate,), (answer.interval,)
     else:
         return () if query is None else _reasons_of_texts(answer, query, source)
-    # The alpha of a quantile is in rows, so only the interval bounds the error of the value. Without the question, a
-    # window's number may be a quantile.
-    may_be_rank = query is None or query.quantile is not None or query.iqr is not None
+    # The alpha of a quantile is in rows, so only the interval bounds the error of the value. In windows each quantile has
+    # an interval.
+    asked = standing if query is None else query
+    is_rank = asked is not None and (asked.quantile is not None or getattr(asked, "iqr", None) is not None)
+    may_be_rank = is_rank or (asked is None and answer.window is None)
     alpha = None if may_be_rank else answer.alpha
     bounds = (answer.alpha, answer.interval, answer.intervals, answer.typical_error)
     if answer.basis in _ESTIMATED and all(one is None for one in bounds):

@@ -170,7 +170,7 @@ class Result(ConvertibleRows, Answer):
 
         The error of such a number may exceed the number itself or a third of its public range, by the 95 % confidence
         interval or, without one, by ``alpha`` or else the typical error. A decision is not informative if its error may
-        exceed the question's threshold.
+        exceed the threshold.
 
         Examples:
             >>> result = client.ask("counts", where="age >= 65")
@@ -210,7 +210,7 @@ class Result(ConvertibleRows, Answer):
         about_basis = tuple(text for basis, text in _BASIS_WARNINGS.items() if basis == self.basis)
         if self.index is not None:
             about_basis += warn_about_promise(self.index + 1, self._calibration)
-        about_basis += warn_about_top(self, self._query)
+        about_basis += warn_about_top(self, self._query, self._spec)
         if self._query is None and (spec := self._spec) and (source := self._source):
             return (*about_basis, *filter(None, (self.counted, *describe_clamping(spec, source), self._missed)))
         if self._query is None or self._source is None:

@@ -50,7 +50,10 @@ class AnswerRow(ApiModel):
     groups: list[Group]
     """The groups of the numbers, if they are known and at most 256."""
     uninformative: list[int]
-    """Positions of the numbers that are known not to be informative; a single number has position 0."""
+    """Positions of the numbers that are known not to be informative; a single number has position 0.
+
+    Without the question, most of them are not known.
+    """
     warnings: list[str]
     """Warnings about the answer's place in the stream and about the question, for example of clamped values, if it is known."""
     cost: Amount | None
@@ -177,12 +180,17 @@ _LINE_FIELDS: Final = {"question", "uninformative", "warnings", "cost"}
 
 
 def answers_as_lines(rows: Sequence[AnswerRow]) -> Iterator[str]:
-    """Yield one line of JSON for each answer: its fields, ``time`` and further fields of ``AnswerRow``."""
+    """Yield one line of JSON for each answer: its fields, ``time`` and further fields of ``AnswerRow``.
+
+    Without the question, empty marks and warnings are left out, because they are not known.
+    """
     for row in rows:
+        is_unknown = row.question is None and row.answer.window is None
+        shown = {name for name in _LINE_FIELDS if not is_unknown or getattr(row, name)}
         document = {
             "time": format_time(row.time),
             **row.answer.model_dump(mode="json", exclude_none=True),
-            **row.model_dump(mode="json", include=_LINE_FIELDS, exclude_none=True),
+            **row.model_dump(mode="json", include=shown, exclude_none=True),
         }
         yield json.dumps(document, ensure_ascii=False) + "\n"
 

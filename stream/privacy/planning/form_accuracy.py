@@ -251,7 +251,12 @@ def _rank_error(calibration: Calibration, goal: PlanGoal) -> float:
     if isinstance(calibration, ReleaseCalibration):
         failure = SUMS_PART * calibration.beta / calibration.expected_queries
         return misfits_reach(release_law(calibration), facts.universe or 1, 2 * size, goal.q, failure)
-    return (1.0 + goal.q) * promised_alpha(calibration)
+    error = promised_alpha(calibration)
+    if isinstance(calibration, EstimateCalibration):  # a ⊤ publishes sums of up to all cells of its noisy marginal
+        law = marginal_law(calibration, numbered=False)
+        measured = ErrorBounds(calibration).bound_new_numbers(law, size, size, full_weights=True)
+        error = max(error, measured)
+    return (1.0 + goal.q) * error
 
 
 def _count_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from schemas.windows import moment_ms
+from stream.questions.answer_warnings import EXCEEDS_THRESHOLD
 from tests.builders import stream
 from tests.unit.feeds.live import flights, standing
 from tests.unit.monitor.installation import VIEWER, Installation, get, post
@@ -101,7 +102,8 @@ async def test_page_warns_of_windows_that_lack_events() -> None:
         for stream in ("late", "other"):
             installation.answer_window(stream, moment_ms(begins["begins"]) // 1000, {"EWR": "above"})
         alerts = await get(client, "/api/alerts")
-    [missed] = alerts["recent"][0]["warnings"]
+    missed, marked = alerts["recent"][0]["warnings"]
+    assert marked == f"not informative: {EXCEEDS_THRESHOLD}"
     assert (alerts["recent"][0]["stream"], missed) == ("other", detail["missed_events"])
     assert (first["past_windows"], later["past_windows"], only["missed_events"]) == (None, None, None)
     assert past["past_windows"].startswith("standing.begins: windows that begin before 1970-01-12T13:46:45Z lack")

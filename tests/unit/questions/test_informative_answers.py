@@ -119,6 +119,46 @@ def test_decision_is_marked_by_the_threshold_of_its_question() -> None:
     assert reasons(above, {"value": 1.0}) == (None,)
 
 
+WINDOW = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T01:00:00Z"}
+FLIGHTS = parse_source(
+    source(
+        "flights",
+        "events",
+        topic="t",
+        person="tail",
+        time="at",
+        contribution=1,
+        attributes={"delay": AGES, "carrier": ["A", "B"]},
+    )
+)
+
+
+def _window_reasons(answer: dict[str, Any], mechanism: dict[str, Any], **standing: Any) -> tuple[Any, ...]:
+    asked = {"window": {"size": "1h"}, **standing}
+    spec = parse_stream(stream("s", "flights", mechanism=mechanism, epsilon=1.0, standing=asked))
+    result = _answer({**answer, "window": WINDOW}).with_stream(spec, FLIGHTS)
+    return (*result.reasons, *(text for text in result.question_warnings if text.startswith("top:")))
+
+
+def test_numbers_of_windows_without_intervals_are_marked_by_alpha() -> None:
+    """The largest groups and gaps have no interval; the alpha of a quantile is in events, so it marks no number."""
+    cells = {"kind": "histogram", "attributes": ["carrier"], "answers": 4}
+    chosen = {"estimates": [6.0, 40.0], "top_groups": [{"carrier": "A"}, {"carrier": "B"}], "alpha": 22.0}
+    first, second, warning = _window_reasons(chosen, cells, top=2)
+    assert (first, second) == (EXCEEDS_NUMBER, None)
+    assert warning.endswith("their ± holds for all of them at once")
+    gaps = {"kind": "numeric_sparse", "threshold": 5, "cutoff": 3, "numbers": "gap"}
+    assert _window_reasons({"outcome": "above", "estimate": 40.0, "alpha": 44.0}, gaps) == (EXCEEDS_NUMBER,)
+    middle = {"estimate": 1.0, "interval": [0.0, 2.0], "alpha": 44.0}
+    assert _window_reasons(middle, {"kind": "laplace", "answers": 4}, quantile="delay") == (None,)
+
+
+def test_decision_about_a_window_is_marked_by_the_threshold_of_its_stream() -> None:
+    for threshold, expected in ((20.0, EXCEEDS_THRESHOLD), (40.0, None)):
+        mechanism = {"kind": "above_threshold", "threshold": threshold, "cutoff": 3}
+        assert _window_reasons({"outcome": "below", "alpha": 30.0}, mechanism) == (expected,)
+
+
 def test_quantile_of_texts_is_marked_by_the_width_of_its_interval() -> None:
     """An interval with more than two thirds of the declared dates or categories says hardly anything."""
     day = {"kind": "date", "minimum": "2024-01-01", "maximum": "2024-01-09"}

@@ -18,7 +18,7 @@ const UNKNOWN_UNIT = "± (α; of a quantile in rows of rank)"; // the head if a 
 const FILES = { jsonl: "application/x-ndjson", csv: "text/csv" };
 const RETRIES = 5;
 const STATUS_DELAY = 1; // seconds by which a stream's status may be later than its answer
-const UNKNOWN_QUESTIONS = "Answers in Kafka do not contain their questions: if this monitor has not asked a question since its start, only its id is shown, and numbers have no groups.";
+const UNKNOWN_QUESTIONS = "Answers in Kafka do not contain their questions: if this monitor has not asked a question since its start, only its id is shown, numbers have no groups, and warnings and most marks of numbers that are not informative are missing.";
 
 /** `show(row, standing)` gets the stream's row and standing query; the newest page is read at its first call. */
 export function answerHistory(stream, session) {

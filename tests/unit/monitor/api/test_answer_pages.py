@@ -95,7 +95,7 @@ async def test_answer_route_shows_question_of_own_answer_only() -> None:
         assert [row["warnings"] for row in rows] == ["; ".join(saved), "", ""]
         async with client.get("/api/streams/counts/answers.jsonl", headers=bearer(VIEWER)) as response:
             lines = [json.loads(line) for line in (await response.text()).splitlines()]
-        assert [line["warnings"] for line in lines] == [saved, []]
+        assert [line.get("warnings") for line in lines] == [saved, None]
         assert [float(row["estimate"]) for row in rows[:2]] == newest["answer"]["estimates"]
         assert all(float(row["interval_low"]) <= float(row["interval_high"]) for row in rows)
 
