@@ -66,7 +66,7 @@ class PendingQuestion:
         except TimeoutError:
             raise Timeout(
                 f"no answer to '{self.query.id}' from stream '{self.query.stream}' within {self.timeout:g} s: it may still come, and be "
-                "charged; look for it in the stream's answers before you ask again, and check that 'sotto serve worker' runs",
+                "charged; look for it in the stream's answers before you ask again, and check that 'sotto serve worker' runs and is ready (/readyz)",
                 [self.query],
             ) from None
         except Unreachable as lost:

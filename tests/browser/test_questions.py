@@ -183,8 +183,17 @@ async def test_quantile_of_each_group_is_asked_and_shown_with_its_interval(open_
         await page.get_by_label("Ask", exact=True).select_option("top")
         await ask(page)
         await expect(page.get_by_role("region", name="Answer").first).to_contain_text("(first 5)")
-    asked, _ = scene.asks
+        await page.get_by_label("Ask", exact=True).select_option("quantile")
+        await page.get_by_role("group", name="In each group of").get_by_label("sex").uncheck()
+        await page.get_by_label("Quantile").fill("0.1, 0.9")
+        await ask(page)
+        answer = page.get_by_role("region", name="Answer").first
+        await expect(answer).to_contain_text("(days, q 0.1,0.9)")
+        await expect(answer.locator("tbody tr")).to_have_count(2)
+        await expect(answer.locator("tbody tr").last).to_contain_text("0.9")
+    asked, _, several = scene.asks
     assert (asked.quantile, asked.q, asked.group_by) == ("days", 0.9, ("sex",))
+    assert (several.quantile, several.q, several.group_by) == ("days", (0.1, 0.9), None)
 
 
 async def test_page_asks_a_dear_question_only_after_a_confirmation(open_page: OpenPage) -> None:

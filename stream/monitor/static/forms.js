@@ -68,6 +68,12 @@ export function typed(control) {
   return Number.isFinite(Number(text)) ? Number(text) : text;
 }
 
+/** Return a typed number, or a list of the numbers between commas. */
+export function typedNumbers(control) {
+  const parts = control.value.split(",").map((part) => part.trim()).filter(Boolean).map((part) => typed({ value: part }));
+  return parts.length > 1 ? parts : parts[0];
+}
+
 /** Return typed names: one on each line, or separated by commas if there is only one line. */
 export function listed(control) {
   const text = control.value;

@@ -1,7 +1,7 @@
 // The form of a question to a stream on a table: its kind, its rows and its requested error.
 
 import { make } from "../dom.js";
-import { given, labelled, numberInput, select, textInput, ticks, typed } from "../forms.js";
+import { given, labelled, numberInput, select, textInput, ticks, typed, typedNumbers } from "../forms.js";
 import { FORMS, RANKS, SPECS } from "../mechanisms.js";
 import { cellsOf, isDate } from "../calendar.js";
 import { isNumeric, isOrdered, literal, quoted, whereBuilder } from "./where.js";
@@ -60,7 +60,7 @@ export function questionForm(spec, source, onChange, wanted = "") {
     bound: labelled("Bound", bound, "each person's sum counts up to this bound; public"),
     added: labelled("Attribute", added),
     ordered: labelled("Attribute", ordered),
-    share: labelled("Quantile", share, "a number from 0 to 1: 0.5 is the median"),
+    share: labelled("Quantile", share, "a number from 0 to 1: 0.5 is the median; without groups also several, as 0.1, 0.9"),
     groups: groups.element,
     texts: labelled("Texts of", texts, "only texts that enough rows have are released"),
     grouped: grouped.element,
@@ -133,7 +133,7 @@ export function questionForm(spec, source, onChange, wanted = "") {
       sum: () => ({ sum: added.value }),
       mean: () => ({ mean: added.value }),
     };
-    const statistic = () => ({ [kindOfQuestion]: RANKS.includes(kindOfQuestion) ? ordered.value : added.value, q: typedIn("share", share), group_by: ticked(grouped) });
+    const statistic = () => ({ [kindOfQuestion]: RANKS.includes(kindOfQuestion) ? ordered.value : added.value, q: parts.share.hidden ? undefined : typedNumbers(share), group_by: ticked(grouped) });
     const rows = where.text() || (["count", "fraction"].includes(kindOfQuestion) ? "TRUE" : undefined);
     return given({ ...(fields[kindOfQuestion] ?? statistic)(), where: rows, alpha: typedIn("alpha", alpha), threshold: typedIn("threshold", threshold), max_price: typedIn("limit", limit) });
   }

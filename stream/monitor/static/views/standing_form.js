@@ -1,7 +1,7 @@
 // The standing query of a stream on a live topic.
 
 import { make } from "../dom.js";
-import { given, labelled, numberInput, select, textInput, ticks, typed } from "../forms.js";
+import { given, labelled, numberInput, select, textInput, ticks, typed, typedNumbers } from "../forms.js";
 import { isNumeric, isOrdered } from "./where.js";
 
 const ANSWERING = new Set(["laplace", "histogram"]); // mechanisms that answer quantiles
@@ -70,8 +70,7 @@ export function standingForm() {
     if (form !== "quantile") {
       return given({ count: form, top: most() });
     }
-    const parts = q.value.split(",").map((part) => part.trim()).filter(Boolean).map((part) => typed({ value: part }));
-    return { quantile: name, q: parts.length > 1 ? parts : parts[0] };
+    return { quantile: name, q: typedNumbers(q) };
   }
 
   return {
