@@ -223,16 +223,25 @@ class Catalog:
         """``streams`` are pairs of an open stream and its source."""
         self.sources = {source.source: source for source in sources}
         self.streams = dict(streams)
+        self.is_cut = False
+        """True if the ledger may have more streams."""
 
     @classmethod
     async def fetch(cls, client: AsyncClient) -> Catalog:
         """Read the ledger's sources and its first ``MAX_STREAMS`` streams."""
+        catalog = cls([], [])
+        await catalog.read(client)
+        return catalog
+
+    async def read(self, client: AsyncClient) -> None:
+        """Read the present sources and streams."""
         records = await client.list_sources()
         grants = await client.list_streams(limit=MAX_STREAMS)
-        pairs = [
-            (one.spec.stream, one.spec.source) for one in grants if one.state == "open" and one.ending is None
-        ]
-        return cls([record.source for record in records], pairs)
+        self.sources = {record.source.source: record.source for record in records}
+        self.streams = {
+            one.spec.stream: one.spec.source for one in grants if one.state == "open" and one.ending is None
+        }
+        self.is_cut = len(grants) == MAX_STREAMS
 
     def attributes(self, name: str) -> dict[str, Any]:
         """Return the declared attributes of a source or of a stream's source; empty if none are declared."""
@@ -285,6 +294,8 @@ class ShellSession:
         """Run a statement or command; return False if the command leaves the shell."""
         command, _, rest = line.partition(" ")
         try:
+            if command in {"\\sources", "\\streams", "\\describe"}:
+                await self._catalog.read(self._client)  # others may have changed the ledger
             match command:
                 case "\\quit" | "\\q":
                     return False
@@ -348,7 +359,8 @@ class ShellSession:
 
     def _show_streams(self, source: str) -> None:
         rows = [[name, owner] for name, owner in self._catalog.streams.items() if source in {"", owner}]
-        show_table("open streams", ["stream", "source"], rows)
+        among = f" among the first {MAX_STREAMS:,}" if self._catalog.is_cut else ""
+        show_table(f"open streams{among}", ["stream", "source"], rows)
 
     def _show_attributes(self, name: str) -> None:
         attributes = self._catalog.attributes(name)

@@ -169,8 +169,29 @@ def test_shell_takes_help_and_exit_without_a_backslash(connected_driver: Driver)
     assert connected_driver.grant("people", "many").answered == 1
 
 
+async def test_shell_lists_what_is_open_now(
+    connected_driver: Driver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Others may close, open and register while the shell runs; completion knows what the last list has shown."""
+    client: Any = Connected(connected_driver)
+    catalog = await Catalog.fetch(client)
+    session = ShellSession(client, catalog, confirms=True)
+    connected_driver.close("people", "few")
+    connected_driver.register({**PEOPLE, "source": "wards"}, ROWS)
+    connected_driver.open(stream("new", "wards", "laplace", epsilon=4.0, mechanism={"answers": 2}))
+    for command in ("\\streams", "\\describe wards"):
+        assert await session.run(command)
+    shown = capsys.readouterr().out
+    assert "new" in shown
+    assert "few" not in shown
+    assert "integers" in shown
+    assert catalog.complete("SELECT COUNT(*) FROM ne") == [("new", 2)]
+    monkeypatch.setattr(shell_command, "MAX_STREAMS", 2)
+    assert await session.run("\\streams")
+    assert "open streams among the first 2" in " ".join(capsys.readouterr().out.split())
+
+
 def test_shell_lists_sources_streams_and_attributes(connected_driver: Driver) -> None:
-    """The lists are those of the ledger at the start."""
     output = run_shell(
         "\\sources\n\\streams people\n\\describe people\n\\describe nobody\n\\other\n\\help\n", status=1
     )
