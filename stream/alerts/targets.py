@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from schemas import registered_name
 from schemas.windows import span_ms
 from stream.alerts.alerts_file import AlertmanagerTarget, WebhookTarget, signed_headers
 from stream.alerts.delivery import (
@@ -72,27 +73,29 @@ class Alertmanager:
     monitor_url: str | None = None
     clock: Callable[[], float] = time.time
     backoff: Backoff = field(default_factory=Backoff)
-    alarm_table: AlarmTable = field(default_factory=AlarmTable)
+    alarm_table: AlarmTable = field(default_factory=lambda: AlarmTable(over_periods=True))
     _not_before: float = float("-inf")
     _sent: dict[AlertKey, _SendState] = field(default_factory=dict)
 
     def add_answer(self, alert: Alert, *, known: bool) -> None:
         """Add an answer; an answer that is ``known`` was delivered before a restart and changes no alarm's delivery."""
-        alarm = self.alarm_table.add_answer(alert.answer, alert.opening.source, alert.time)
+        alarm = self.alarm_table.add_answer(alert.answer, registered_name(alert.opening.source), alert.time)
         if alarm is None:
             return
-        if alarm.alerts == 1 and alarm.resolved is None:
+        sent = self._sent.get(alarm.key)
+        if sent is None or (alarm.alerts == 1 and alarm.resolved is None):
             self._sent[alarm.key] = _SendState(alert, is_due=not known)
             return
-        sent = self._sent[alarm.key]
         sent.is_due |= not known
         if alert.answer.outcome == "above":
             sent.latest = alert
 
     def drop_alarms(self, is_moved: Callable[[str], bool]) -> None:
         """Drop the alarms of streams that another process delivers now, for which ``is_moved`` returns True."""
-        for key in [key for key in self.alarm_table.alarms if is_moved(key.stream)]:
+        alarms = self.alarm_table.alarms.items()
+        for key in [key for key, alarm in alarms if is_moved(alarm.answer.stream)]:
             self.alarm_table.drop(key)
+            self.alarm_table.forget_run(key)
 
     @property
     def all_accepted(self) -> bool:
@@ -165,7 +168,7 @@ class Alertmanager:
             "warnings": "; ".join(latest.warnings),
             "alerts_left": "" if answer.tops_left is None else str(answer.tops_left),
         }
-        link = stream_page_url(self.monitor_url, key.stream)
+        link = stream_page_url(self.monitor_url, answer.stream)
         return {
             "labels": {
                 "alertname": target.alertname,
@@ -187,6 +190,7 @@ class Alertmanager:
             silent_until = alarm.time + window_seconds(alarm.answer) + after
             if alarm.resolved is None and now > silent_until:
                 alarm.resolved = max(silent_until, alarm.since)
+                self.alarm_table.forget_run(key)
                 self._sent[key].is_due = True
             if (
                 alarm.resolved is not None

@@ -267,6 +267,11 @@ class AlertRuns:
             found.answer, found.time, found.alerts = run.answer, run.time, found.alerts + run.alerts
         return found
 
+    def forget(self, key: AlertKey) -> None:
+        """Forget the periods of a key."""
+        if (state := self._states.pop(key, None)) is not None:
+            self._period_count -= len(state.periods)
+
     def _make_room(self, state: _KeyState) -> None:
         """Free one period: merge the first two periods of this key.
 
@@ -316,8 +321,8 @@ class AlarmTable:
         self._alarm_counts: dict[str, int] = {}
 
     def has_alarm(self, stream: str) -> bool:
-        """Return whether a stream has an alarm, which an answer ``below`` may resolve."""
-        return stream in self._alarm_counts
+        """Return whether a stream, or with ``over_periods`` its model, has an alarm, which a ``below`` may resolve."""
+        return (registered_name(stream) if self._over_periods else stream) in self._alarm_counts
 
     def add_answer(self, answer: Answer, source: str, time: float) -> Alarm | None:
         """Add an answer; return the alarm that it starts, continues or resolves, else None.
@@ -354,6 +359,10 @@ class AlarmTable:
             self._alarm_counts[key.stream] -= 1
             if not self._alarm_counts[key.stream]:
                 del self._alarm_counts[key.stream]
+
+    def forget_run(self, key: AlertKey) -> None:
+        """Let the next alert of a model's key begin a new run, as for other streams after ``drop``."""
+        self._runs.forget(key)
 
     def _add(self, alarm: Alarm) -> None:
         if len(self.alarms) >= self._limit:

@@ -25,6 +25,7 @@ from typing import Final
 from schemas import (
     INDEPENDENCE,
     Answer,
+    AnswersCalibration,
     Bins,
     Calibration,
     Categories,
@@ -103,12 +104,17 @@ def warn_about_people(source: Source, query: Query) -> tuple[str, ...]:
     return ("people: counts rows, because the source declares no 'person'",)
 
 
-def warn_about_promise(answered: int, calibration: Calibration | None) -> tuple[str, ...]:
-    """Return a warning if a stream has given more answers than its α is promised for."""
+def warn_about_promise(answered: int, calibration: Calibration | None, used: int = 0) -> tuple[str, ...]:
+    """Return a warning if a stream has given more answers than its α is promised for.
+
+    Answers with a requested error count by their prices, as ``used`` ordinary answers (docs/proofs/laplace.md).
+    """
     promised = None if calibration is None else last_promised_answer(calibration)
-    if promised is None or answered <= promised:
+    used = used if isinstance(calibration, AnswersCalibration) else 0
+    if promised is None or max(answered, used) <= promised:
         return ()
-    covered = f"more than the {format_count(promised, 'answer')} for which α is promised"
+    priced = f"by their prices the answers count as {used:,}, " if used > answered else ""
+    covered = f"{priced}more than the {format_count(promised, 'answer')} for which α is promised"
     return (f"{covered}: each further answer makes a larger error more probable",)
 
 

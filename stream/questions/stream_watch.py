@@ -339,8 +339,13 @@ def describe_window_count(windows: int, period: str | None, calibration: Calibra
     return f"this promise lasts for {format_count(windows, 'window')}{time}, all groups of each{each}{ends}"
 
 
-def describe_used_up_grant(answered: int, promised: int | None) -> str:
-    """Describe what the promise of an exhausted stream covers; ``promised`` is None if it is for all answers."""
+def describe_used_up_grant(answered: int, promised: int | None, used: int = 0) -> str:
+    """Describe what the promise of an exhausted stream covers; ``promised`` is None if it is for all answers.
+
+    The answers count as ``used`` by their prices, if questions of the stream may request an error.
+    """
+    if promised is not None and used > max(promised, answered):
+        return f"the grant is used up, so the promise covers only the first answers that count as {promised:,} by their prices"
     first = "" if promised is None or promised >= answered else f"first {promised:,} of the "
     return f"the grant is used up, so the promise covers only the {first}{format_count(answered, 'answer')} given so far"
 

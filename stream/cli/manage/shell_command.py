@@ -294,8 +294,7 @@ class ShellSession:
         """Run a statement or command; return False if the command leaves the shell."""
         command, _, rest = line.partition(" ")
         try:
-            if command in {"\\sources", "\\streams", "\\describe"}:
-                await self._catalog.read(self._client)  # others may have changed the ledger
+            await self._update_catalog(command)
             match command:
                 case "\\quit" | "\\q":
                     return False
@@ -317,6 +316,11 @@ class ShellSession:
         except SottoError as error:
             self._print_error(str(error))
         return True
+
+    async def _update_catalog(self, command: str) -> None:
+        """Read the catalog again for a command that lists a part of it; others may have changed the ledger."""
+        if command in {"\\sources", "\\streams", "\\describe"}:
+            await self._catalog.read(self._client)
 
     async def _ask(self, statement: str, *, prices_only: bool = False) -> None:
         with _explain_interruption("nothing was charged"):

@@ -267,9 +267,10 @@ def show(names: Names, as_json: AsJson = False) -> None:
     for line in _promise_lines(grant, declared):
         say(line, soft_wrap=True)
     if shown.state == "exhausted":
-        say(describe_used_up_grant(shown.totals.answered, _last_promised_answer(grant)), soft_wrap=True)
+        used = shown.used if grant.spec.mechanism.kind == "laplace" else 0
+        say(describe_used_up_grant(shown.totals.answered, _last_promised_answer(grant), used), soft_wrap=True)
     if not isinstance(grant.spec.mechanism, RandomizedResponse):
-        print_warnings(warn_about_promise(shown.totals.answered, grant.calibration))
+        print_warnings(warn_about_promise(shown.totals.answered, grant.calibration, shown.used))
 
 
 _COUNTED_CHARGES: Final = {

@@ -274,7 +274,10 @@ def seconds_until_exhausted(tables: MonitorTables, entry: StreamEntry, now: floa
     if charges < _LEAST_CHARGES or charged[-1] - charged[0] < _LEAST_SPAN_SECONDS:
         return None
     age = 600.0 if entry.opened is None else min(max(now - entry.opened, _LEAST_SPAN_SECONDS), 600.0)
-    return left * age / charges
+    price = (
+        (entry.cutoff or 0) - left
+    ) / entry.tops  # of a charged answer, in ordinary answers, as left is counted
+    return left * age / (charges * price) if price > 0 else None
 
 
 def _standing_pace(tables: MonitorTables, entry: StreamEntry) -> tuple[float, float] | None:

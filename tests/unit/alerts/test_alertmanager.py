@@ -39,7 +39,7 @@ class AlertmanagerSetup:
         given = {"name": "am", "kind": "alertmanager", "urls": [f"http://127.0.0.1:{receiver.port}"], **fields}
         self.target = AlertmanagerTarget.model_validate_json(json.dumps(given))
         self.sender = TargetSender(5.0)
-        self.firing = AlarmTable(limit=3)
+        self.firing = AlarmTable(limit=3, over_periods=True)
         self.alertmanager = Alertmanager(
             self.target,
             self.sender,
@@ -139,6 +139,29 @@ async def test_alertmanager_continues_run_and_starts_new_one_after_its_end(setup
     [again] = await setup.send_due()
     assert again["startsAt"] == format_time(4 * HOUR)
     assert again["annotations"]["alerts"] == "1"
+
+
+async def test_alertmanager_has_one_alarm_over_the_periods_of_a_model(setup: AlertmanagerSetup) -> None:
+    """The next period continues or resolves it; its labels name the model, and its run begins anew after its end."""
+    first, second, third = (f"late@1970-01-01T0{hour}:00:00Z" for hour in (0, 2, 4))
+    setup.now = 4 * HOUR
+    setup.add_answers(answer("above", 1, stream=first), answer("above", 2, stream=second))
+    [alert] = await setup.send_due()
+    assert (alert["labels"]["stream"], alert["labels"]["source"]) == ("late", "flights")
+    assert (alert["startsAt"], alert["annotations"]["alerts"]) == (format_time(2 * HOUR), "2")
+    assert setup.firing.has_alarm(third)
+    setup.now += 30
+    setup.add_answers(answer("below", 3, stream=second))
+    [ended] = await setup.send_due()
+    assert ended["endsAt"] == format_time(setup.now)
+    setup.add_answers(answer("above", 4, stream=third))
+    setup.now += 2 * HOUR
+    for _ in range(2):  # silence ends it, and moving partitions drop it
+        await setup.send_due()
+        setup.alertmanager.drop_alarms(lambda stream: stream == third)
+        setup.add_answers(answer("above", 5, stream=third))
+        [again] = await setup.send_due()
+        assert again["annotations"]["alerts"] == "1"
 
 
 async def test_alertmanager_sends_failed_alerts_after_target_recovers(setup: AlertmanagerSetup) -> None:

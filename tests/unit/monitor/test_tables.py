@@ -16,6 +16,7 @@ from stream.monitor.api.budget_views import build_burn_down
 from stream.monitor.api.monitor_state import metrics_text
 from stream.monitor.api.source_views import RejectedQuery, list_rejected
 from stream.monitor.monitor_tables import MAX_CODES, MAX_RECENT_REJECTED, MonitorTables
+from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.processing.dead_letters import (
     OVERSIZED_BATCH,
     Rejection,
@@ -187,6 +188,18 @@ def test_dry_in_uses_rate_since_recent_opening() -> None:
         left = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now).dry_in
         if second in {120, 900}:
             assert left == pytest.approx(1000 - second, rel=0.05)
+
+
+def test_dry_in_counts_charged_answers_by_their_prices() -> None:
+    """Each answer of this stream has cost as much as ten ordinary answers."""
+    installation = Installation()
+    installation.open(spec("ward", cutoff=2000))
+    for second in range(1, 121):
+        installation.now += 1.0
+        shown = status(installation, "ward", second, second, second)
+        installation.show(shown.model_copy(update={"surplus": 9 * second * PARTS_PER_CHARGE}))
+    left = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now).dry_in
+    assert left == pytest.approx((2000 - 1200) / 10, rel=0.05)
 
 
 def test_dry_in_is_unknown_after_a_burst_or_few_charges() -> None:

@@ -507,3 +507,17 @@ def test_answers_beyond_the_promise_of_their_stream_say_so() -> None:
     assert line.startswith("more than the 2 answers for which α is promised: each further answer ")
     assert first.warnings == second.warnings == (ROWS_LEFT_OUT,)
     assert driver.sql("SELECT COUNT(*) AS n, COUNT_IF(age < 9) AS m FROM cells").warnings == (line, ROWS_LEFT_OUT)
+
+
+def test_answers_with_requested_errors_use_up_the_promise_by_their_prices() -> None:
+    """An answer that costs as much as many others may fail with as much probability (docs/proofs/laplace.md)."""
+    table = source("people", "table", path="people.csv")
+    asked = stream("counts", "people", "laplace", epsilon=4.0, expected_queries=20, mechanism={"answers": 200})
+    driver = installation(asked, sources=[table], rows={"people": PEOPLE})
+    alpha = driver.grant("people", "counts").calibration.alpha / 9
+    first, *_, last = (driver.ask("counts", where="age < 50", alpha=alpha) for _ in range(4))
+    assert "α is promised" not in str(first.warnings)
+    used = 200 - (last.tops_left or 0)
+    assert used > 20
+    line = f"by their prices the answers count as {used}, more than the 20 answers for which α is promised"
+    assert last.warnings[0].startswith(line)
