@@ -144,12 +144,12 @@ class PartitionStatus(Event):
     seconds: float
 
 
-class MemberStatus(Event):
+class MemberStatus(Event, wire_omits={"not_ready"}):
     """The heartbeat of a running service process; the latest record is valid.
 
     It is written every ten seconds under the key ``@member|NAME``, which no stream's name can equal, and
     deleted when the process leaves; the record of a killed process stays. ``started`` is in seconds since
-    1970, and ``memory`` in bytes.
+    1970, and ``memory`` in bytes. ``not_ready`` is the reason why ``/readyz`` of the process is 503.
     """
 
     role: Literal["worker", "budget", "feed"]
@@ -157,6 +157,7 @@ class MemberStatus(Event):
     version: str
     started: float
     memory: Count
+    not_ready: Reason | None = None
 
 
 HEADER_PREFIX = "__connect.errors."

@@ -157,6 +157,8 @@ def draw_screen(data: ScreenData, width: int, *, live: bool = False) -> Renderab
     parts += [_widest_table(width, partial(_sources_table, data.sources)), Text()]
     parts += [_widest_table(width, partial(_streams_table, data.streams)), Text()]
     parts += [_widest_table(width, partial(_services_table, data.workers)), Text()]
+    unready = [one for one in data.workers.members if one.not_ready is not None]
+    parts += [Text(escape_text(f"{one.member} is not ready: {one.not_ready}"), "red") for one in unready]
     if any(member.role == "feed" for member in data.workers.members):
         parts.append(Text("A feed's lag and events are those of the topic of partial counts.", "bright_black"))
     if not data.overview.budget_runs:

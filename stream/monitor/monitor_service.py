@@ -31,7 +31,7 @@ from stream.monitor.api.models import Readiness
 from stream.monitor.api.monitor_state import HISTORY_SPACING, Monitor, MonitorEndedError
 from stream.monitor.api.question_routes import Asker, OnDemandClient
 from stream.monitor.api.server import add_api
-from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
+from stream.monitor.api.service_models import MemberRow, PartitionRow, Restore, WorkersView
 from stream.monitor.api.tokens import TokenFile
 from stream.monitor.entries import Series
 from stream.monitor.monitor_alerts import AlertReader, Alerts
@@ -247,6 +247,7 @@ class GroupWatch:
                         started=heartbeat and heartbeat.record.started,
                         memory=heartbeat and heartbeat.record.memory,
                         heard=heartbeat and heartbeat.last_heartbeat_at,
+                        not_ready=heartbeat and heartbeat.record.not_ready,
                     )
                 )
         return WorkersView(time=time.time(), members=members, partitions=partitions)
@@ -263,6 +264,7 @@ class GroupWatch:
         beginning: dict[TopicPartition, int] = await end_reader.beginning_offsets(sources)
         end: dict[TopicPartition, int] = await end_reader.end_offsets(sources)
         rows = []
+        owners = {number: member.name for member in reversed(present) for number in member.partitions}
         for number in range(max(counts.values())):
             inputs = [TopicPartition(topic, number) for topic, count in counts.items() if number < count]
             positions = [committed[one].offset if one in committed else beginning[one] for one in inputs]
@@ -274,16 +276,22 @@ class GroupWatch:
                 PartitionRow(
                     role=group.role,
                     partition=number,
-                    member=next((member.name for member in present if number in member.partitions), None),
+                    member=owners.get(number),
                     position=positions[0] if inputs[0] in committed else None,
                     end=end[inputs[0]],
                     lag=sum(lag for lag, _ in lags),
                     hidden_lag=sum(hidden for _, hidden in lags),
                     events_per_second=self._events_per_second(group.role, number, sum(positions)),
-                    restore=self._tables.restores.get((group.role, number)),
+                    restore=self._restore_of(group.role, number, owners.get(number)),
                 )
             )
         return rows
+
+    def _restore_of(self, role: ServiceName, partition: int, owner: str | None) -> Restore | None:
+        """Return the last restore of a partition; None if it was before its present owner began."""
+        restore, heartbeat = self._tables.restores.get((role, partition)), self._tables.members.get(owner or "")
+        is_old = restore is not None and heartbeat is not None and restore.updated < heartbeat.record.started
+        return None if is_old else restore
 
     def _split_lag(self, topic_partition: TopicPartition, position: int, offsets: int) -> tuple[int, int]:
         """Return the lag without transaction markers at the end of a partition, and how many of these may be questions.

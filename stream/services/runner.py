@@ -86,13 +86,17 @@ KEY_PREFIX: Final = "@member|"
 
 _STATM: Final = Path("/proc/self/statm")
 _DELETION_SECONDS: Final = 3.0
+_MAX_REASON: Final = 1024
 
 log = get_logger("service")
 
 
-async def write_heartbeats(settings: Settings, role: EngineRole, started: float) -> None:
+async def write_heartbeats(
+    settings: Settings, role: EngineRole, started: float, find_reason: Callable[[], str] = str
+) -> None:
     """Write heartbeats to the status topic until cancelled, then a tombstone.
 
+    ``find_reason`` returns the reason why the service is not ready; empty if it is.
     If a heartbeat fails, the next one is tried: the service does not depend on heartbeats.
     """
     key, is_shown = f"{KEY_PREFIX}{role.member}".encode(), False
@@ -104,7 +108,12 @@ async def write_heartbeats(settings: Settings, role: EngineRole, started: float)
             await producer.start()
             while True:
                 status = MemberStatus(
-                    role=role.name, member=role.member, version=VERSION, started=started, memory=resident_bytes()
+                    role=role.name,
+                    member=role.member,
+                    version=VERSION,
+                    started=started,
+                    memory=resident_bytes(),
+                    not_ready=find_reason()[:_MAX_REASON] or None,
                 )
                 await producer.send_and_wait(role.status_topic, key=key, value=status.model_dump_json().encode())
                 is_shown = True
@@ -284,7 +293,9 @@ async def serve(
         install_stop_handlers(engine.stop, stop_with_stdin=stop_with_stdin)
         engine.on_failure = force_exit_after
         if not stopping.is_set():
-            heartbeat_task = asyncio.create_task(write_heartbeats(settings, engine.role, started))
+            heartbeat_task = asyncio.create_task(
+                write_heartbeats(settings, engine.role, started, lambda: health.not_ready_reason)
+            )
             try:
                 await engine.run()
             finally:

@@ -236,6 +236,24 @@ async def test_page_shows_that_one_more_question_may_wait(open_page: OpenPage) -
         await expect(note).to_be_visible()
 
 
+async def test_workers_view_says_why_a_process_is_not_ready(open_page: OpenPage) -> None:
+    scene = Scene()
+    names = {"worker-1": "input-0: the topic was rolled back", "worker-2": None}
+    members = [
+        MemberRow(
+            member=name, role="worker", host="vm", partitions=[], lag=0, events_per_second=0.0, not_ready=reason
+        )
+        for name, reason in names.items()
+    ]
+    scene.monitor.set_workers(WorkersView(time=scene.now, members=members, partitions=[]))
+    async with scene.served() as address:
+        page = await open_page(address, "workers")
+        cells = page.get_by_role("table", name="Processes").locator("td.cell-process")
+        await expect(cells.first).to_contain_text("worker-1")
+        await expect(cells.first).to_contain_text("Not ready: input-0: the topic was rolled back")
+        await expect(cells.last).to_have_text("worker-2")
+
+
 async def test_workers_view_names_the_markers_that_no_lag_counts(open_page: OpenPage) -> None:
     """Without them a position before the end would contradict the lag of 0."""
     scene = Scene()

@@ -49,6 +49,9 @@ class MemberRow(ApiModel):
     started: Time | None = None
     memory: Annotated[int | None, Field(description="Bytes of memory.")] = None
     heard: Annotated[Time | None, Field(description="Time of its last heartbeat.")] = None
+    not_ready: Annotated[
+        str | None, Field(description="Why the process's /readyz was 503 then; null if it was ready.")
+    ] = None
 
 
 class WorkersView(ApiModel):

@@ -11,10 +11,12 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError
 
+from schemas import MemberStatus
 from schemas.windows import format_moment, moment_ms
 from stream.monitor import monitor_service
 from stream.monitor.api import views
-from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
+from stream.monitor.api.service_models import MemberRow, PartitionRow, Restore, WorkersView
+from stream.monitor.entries import MemberEntry
 from stream.monitor.monitor_service import GroupWatch, _readiness
 from stream.monitor.reader_watch import ReaderWatch
 from stream.processing.dead_letters import Rejection, dead_letter
@@ -309,3 +311,16 @@ async def test_refused_share_is_for_operators_only() -> None:
                     assert response.status == 403
         found.now += 601
         assert await get(client, "/api/refusals", OPERATOR) == {"items": []}
+
+
+def test_restore_of_the_process_before_is_not_shown() -> None:
+    """A process that refuses its partition has not restored it, and writes no status of a restore."""
+    found = Installation()
+    groups = GroupWatch(found.settings, found.driver.topics, found.tables, lambda _: None)
+    restore = Restore(phase="ready", records=9, total=9, seconds=0.1, updated=100.0)
+    found.tables.restores[("worker", 0)] = restore
+    for started, shown in ((50.0, restore), (150.0, None)):
+        record = MemberStatus(role="worker", member="worker-1", version="1", started=started, memory=1)
+        found.tables.members["worker-1"] = MemberEntry(record, started)
+        assert groups._restore_of("worker", 0, "worker-1") is shown
+    assert groups._restore_of("worker", 0, "worker-2") is restore

@@ -132,3 +132,13 @@ def test_draw_screen_names_silent_processes_and_a_missing_budget_service() -> No
     assert "feed, silent" in text
     assert "A feed's lag and events are those of the topic of partial counts." in text
     assert "No budget service runs: start one with 'sotto serve budget'" in text
+
+
+def test_draw_screen_says_why_a_process_is_not_ready() -> None:
+    data, reason = screen_data(), "input-0: the topic was rolled back"
+    first = data.workers.members[0]
+    data.workers.members[0] = first.model_copy(update={"not_ready": reason})
+    console = Console(file=io.StringIO(), width=200)
+    console.print(draw_screen(data, 200))
+    assert isinstance(console.file, io.StringIO)
+    assert f"{first.member} is not ready: {reason}" in console.file.getvalue()

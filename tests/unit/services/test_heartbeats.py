@@ -51,7 +51,8 @@ async def test_write_heartbeats_repeats_and_deletes_report_at_end(
     monkeypatch.setattr(module, "KafkaProducer", Producer)
     monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.01)
     role = EngineRole("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
-    telling = asyncio.create_task(write_heartbeats(Settings(), role, started := time.time()))
+    started = time.time()
+    telling = asyncio.create_task(write_heartbeats(Settings(), role, started, lambda: "rolled back " * 200))
     while len(Producer.sent) < 3 and not telling.done():
         await asyncio.sleep(0.01)
     telling.cancel()
@@ -69,6 +70,8 @@ async def test_write_heartbeats_repeats_and_deletes_report_at_end(
         started,
     )
     assert status.memory > 1 << 20
+    assert status.not_ready is not None
+    assert (status.not_ready[:11], len(status.not_ready)) == ("rolled back", 1024)
 
 
 async def test_write_heartbeats_continues_after_missing_secret_file(

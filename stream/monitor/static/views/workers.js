@@ -15,14 +15,16 @@ function cellsOf(names) {
 
 function memberRow() {
   const cells = cellsOf(MEMBERS);
+  const name = make("span");
+  const reason = make("p", { class: "reason" });
+  cells[0].append(name, reason);
   return {
     element: make("tr", {}, cells),
     update(member) {
-      const { started, memory, heard, version } = member;
+      const { started, memory, heard, version, not_ready: notReady } = member;
       const now = Date.now() / 1000;
       const isSilent = heard !== null && now - heard > SILENT_SECONDS;
       const shown = [
-        member.member,
         member.role,
         member.host,
         ranges(member.partitions),
@@ -33,7 +35,10 @@ function memberRow() {
         memory === null ? "–" : bytes(memory),
         heard === null ? "no heartbeat yet" : ago(heard),
       ];
-      shown.forEach((text, index) => setText(cells[index], text));
+      setText(name, member.member);
+      setText(reason, notReady === null ? "" : `Not ready: ${notReady}`);
+      reason.hidden = notReady === null;
+      shown.forEach((text, index) => setText(cells[index + 1], text));
       setAttribute(cells[7], "title", started === null ? null : `since ${time(started)}`);
       setAttribute(cells[9], "title", heard === null ? null : time(heard));
       setAttribute(cells[9], "data-silent", isSilent);
