@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyarrow import parquet
+from typer.testing import CliRunner
 
-from schemas import HaltStream, TrailRecord, trail_codec
+from schemas import HaltStream, LedgerRecord, TrailRecord, trail_codec
 from schemas.ledger import TrailRestored
 from sotto import Refused
 from stream.budget.receipts import entry_digest
+from stream.cli.app import app
+from stream.cli.manage import ledger_commands
 from stream.cli.manage.ledger_commands import continue_after_rollback, verify
 from stream.cli.manage.record_rows import summary_row, write_trail
 from stream.cli.output import CommandError
@@ -128,6 +134,29 @@ def test_format_of_a_file_depends_on_its_content_not_its_name(entries: Entries, 
     assert (alone.returncode, "only the trail" in alone.stdout) == (0, True), alone.stderr
     both = run_sotto("ledger", "verify", str(backup))
     assert (both.returncode, "the ledger follows from it" in both.stdout) == (0, True), both.stderr
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_verify_knows_a_lost_ledger_from_a_new_installation(
+    entries: Entries, is_new: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trail of a lost ledger has entries; whoever registered its sources again could double their budgets."""
+
+    @contextmanager
+    def connection(_: asyncio.Runner) -> Iterator[None]:
+        yield
+
+    async def no_records(_: None) -> list[LedgerRecord]:
+        return []
+
+    trail = [] if is_new else [value for _, value in entries]
+    monkeypatch.setattr(ledger_commands, "_open_connection", connection)
+    monkeypatch.setattr(ledger_commands, "read_ledger_records", no_records)
+    monkeypatch.setattr(ledger_commands, "_read_trail", lambda _: [trail])
+    done = CliRunner().invoke(app, ["ledger", "verify"], env={"COLUMNS": "500"})
+    lost = f"the ledger is empty, but the trail has {len(entries)} entries: if this is no new installation"
+    assert done.exit_code == 1
+    assert done.stdout.startswith("the ledger has no trail yet" if is_new else lost)
 
 
 @pytest.mark.parametrize(
