@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import msgspec
@@ -300,6 +300,8 @@ class RefusedShare:
     at_least: float
     reason: str
     """The most frequent reason, ``code: message`` with the remedy."""
+    last: float = 0.0
+    """Unix time of the latest refusal; 0 if unknown."""
 
 
 class PartitionRefusals:
@@ -397,4 +399,5 @@ class TopicRefusals:
 
     def share(self, now: float) -> RefusedShare | None:
         """Return the refused share; None if the latest refusal is more than ``RECENT_SECONDS`` old."""
-        return None if now - self.last > RECENT_SECONDS else refused_share(list(self._partitions.values()))
+        found = None if now - self.last > RECENT_SECONDS else refused_share(list(self._partitions.values()))
+        return None if found is None else replace(found, last=self.last)

@@ -143,7 +143,8 @@ async def _print_notices(
 ) -> None:
     def warn(sources: list[str], refused: RefusedShare) -> None:
         if as_json:
-            show_json({"time": format_time(time.time()), "sources": sources, "refused": asdict(refused)})
+            found = {**asdict(refused), "last": format_time(refused.last)}
+            show_json({"time": format_time(time.time()), "sources": sources, "refused": found})
         else:
             _print_lines(format_refusal(sources, refused, time.time(), console.width))
 
@@ -253,7 +254,8 @@ def format_notice(notice: Notice, width: int) -> list[Text]:
 
 def format_refusal(sources: list[str], refused: RefusedShare, now: float, width: int) -> list[Text]:
     """Format a warning about refused events of a topic's sources for ``width`` columns."""
-    parts = describe_refused_share(sources, refused.share, refused.events, refused.reason)
+    when = time.strftime(" at %H:%M:%S", time.localtime(refused.last))
+    parts = describe_refused_share(sources, refused.share, refused.events, refused.reason, when)
     return _format_line(now, "! refused", "red", parts, width)
 
 

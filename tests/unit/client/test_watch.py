@@ -462,7 +462,8 @@ def test_watch_warns_of_refused_events_once_a_minute() -> None:
     for names, by in ((["flights"], ""), (named, " by at least one of these sources (feeds' logs name it)")):
         text = [line.plain for line in format_refusal(names, share, 0.0, 60)]
         assert all(len(line) <= 60 for line in text)
-        told = f"{', '.join(names)} 50 to 90 % of the 3 records up to the latest refused one were refused{by}; most often: partition: person"
+        last = time.strftime("%H:%M:%S", time.localtime(1000.0))
+        told = f"{', '.join(names)} 50 to 90 % of the 3 records up to the latest refused one at {last} were refused{by}; most often: partition: person"
         assert f"! refused {told}" in re.sub(r"\s+", " ", " ".join(text))
 
 
