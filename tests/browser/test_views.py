@@ -252,6 +252,8 @@ async def test_workers_view_says_why_a_process_is_not_ready(open_page: OpenPage)
         await expect(cells.first).to_contain_text("worker-1")
         await expect(cells.first).to_contain_text("Not ready: input-0: the topic was rolled back")
         await expect(cells.last).to_have_text("worker-2")
+        await page.goto(f"{address}/#/overview")
+        await expect(page.get_by_text("Not ready: worker-1; the page Workers has the reasons.")).to_be_visible()
 
 
 async def test_workers_view_names_the_markers_that_no_lag_counts(open_page: OpenPage) -> None:

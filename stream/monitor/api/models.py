@@ -168,6 +168,9 @@ class Overview(ApiModel):
     rejected: int
     workers: int
     budget_runs: Annotated[bool, Field(description="False if no budget service runs.")] = True
+    not_ready: Annotated[
+        list[str], Field(description="Processes whose /readyz is 503; 'workers' has the reasons.")
+    ] = []
     lag: int | None
     """Number of unanswered questions; null while unknown."""
     hidden_lag: HiddenLag = 0

@@ -117,6 +117,7 @@ def overview(
         rejected=tables.rejected.total(),
         workers=sum(member.role == "worker" for member in workers.members),
         budget_runs=workers.runs("budget"),
+        not_ready=[member.member for member in workers.members if member.not_ready is not None],
         lag=sum(row.lag for row in worker_partitions) if worker_partitions else None,
         hidden_lag=sum(row.hidden_lag for row in worker_partitions),
         stalled=stalled,

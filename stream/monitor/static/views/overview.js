@@ -43,6 +43,7 @@ export function overviewView() {
   const above = new Chart({ title: "Charged answers per second", format: (value) => rate(value), height: 190 });
   const below = new Chart({ title: "Other answers per second", format: (value) => rate(value), height: 190 });
   const noBudget = make("p", { class: "reason", role: "status", hidden: true }, "No budget service runs: until one does, no source is registered, and no stream is opened, extended or closed. Start one with 'sotto serve budget'.");
+  const notReady = make("p", { class: "reason", role: "status", hidden: true });
   const since = make("p", { class: "quiet", hidden: true });
   const sources = sourceList();
   const noSource = emptyState("No source yet", "A source is data about people with a privacy budget. Register the first one:", ADD_SOURCE);
@@ -53,6 +54,7 @@ export function overviewView() {
     { class: "view" },
     make("h1", {}, "Overview"),
     noBudget,
+    notReady,
     make("div", { class: "tiles" }, Object.values(tiles).map((one) => one.element)),
     make(
       "div",
@@ -77,6 +79,8 @@ export function overviewView() {
     tiles.stalled.element.hidden = !overview.stalled.length;
     tiles.stalled.update(count(overview.stalled.length), overview.stalled.map((one) => `${one.source}: ${stallText(one)}`).join("; "), true);
     noBudget.hidden = overview.budget_runs;
+    notReady.hidden = !overview.not_ready.length;
+    setText(notReady, `Not ready: ${overview.not_ready.join(", ")}; the page Workers has the reasons.`);
     const history = overview.history;
     since.hidden = !history.length || history[0].time < overview.time - 3540;
     setText(since, since.hidden ? "" : `Only since ${time(history[0].time)}, when this monitor started`);
