@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from inspect import isawaitable
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
@@ -280,17 +280,27 @@ def _make_handler(monitor: Monitor, route: Route) -> Handler:
         body = await _read_body(request, route) if route.body is not None else None
         is_disconnected = _disconnection_check(request)
         call = ApiCall(bearer, dict(request.match_info), query, body, is_disconnected)
-        if bearer is not None and route.method == "GET":
-            async with monitor.view_turns.turn(bearer.name, is_disconnected):
+        try:
+            if bearer is not None and route.method == "GET":
+                async with monitor.view_turns.turn(bearer.name, is_disconnected):
+                    view = route.handle(monitor, call)
+            else:
                 view = route.handle(monitor, call)
-        else:
-            view = route.handle(monitor, call)
-        if isawaitable(view):
-            view = await view
+            if isawaitable(view):
+                view = await view
+        except ProblemError as error:
+            if error.problem.status == 404 and not monitor.is_complete():
+                raise ProblemError(503, "unavailable", _STILL_READING) from None
+            raise
         unready = isinstance(view, Readiness) and not view.ready
         return _json_response(view, 503 if unready else 200)
 
     return handle
+
+
+_STILL_READING: Final = (
+    "the monitor is still reading the topics and may not know this name yet; ask again in a moment"
+)
 
 
 def _make_answer_export(

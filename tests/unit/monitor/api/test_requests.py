@@ -9,8 +9,20 @@ from aiokafka.errors import KafkaConnectionError
 
 from schemas import Receipt, Request
 from stream.monitor.api.budget_models import Plan
+from stream.monitor.api.models import Readiness
 from tests.builders import source, stream
-from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, WebClient, get, post, spec
+from tests.unit.monitor.installation import (
+    FEED,
+    HIGH,
+    LOW,
+    VIEWER,
+    Installation,
+    WebClient,
+    bearer,
+    get,
+    post,
+    spec,
+)
 
 PEOPLE = source("people", "table", neighbors="replace", epsilon=1.0, attributes={"age": 100})
 
@@ -206,3 +218,15 @@ async def test_plan_equals_opening_and_reserves_nothing() -> None:
         refused = await post(client, "/api/plan", hopeless, status=409)
         assert refused["code"] == "refused"
     assert [request.kind for request in installation.requested] == ["open"]
+
+
+async def test_unknown_name_is_unavailable_until_the_monitor_has_read_the_topics() -> None:
+    """After a restart, clients would otherwise believe that their stream is gone."""
+    installation = Installation()
+    found = []
+    async with installation.web() as client:
+        for ready in (False, True, False):
+            installation.readiness = Readiness(ready=ready, behind=0)
+            async with client.get("/api/streams/ward", headers=bearer(VIEWER)) as response:
+                found.append((response.status, (await response.json())["code"]))
+    assert found == [(503, "unavailable"), (404, "not-found"), (404, "not-found")]
