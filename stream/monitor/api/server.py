@@ -19,7 +19,7 @@ from schemas.base import repeats_a_field, shape_fault
 from stream import SERVER_NAME
 from stream.diagnostics import RateLimiter, get_logger
 from stream.monitor.api.answer_views import AnswerQuery, AnswerRow, answers_as_csv, answers_as_lines
-from stream.monitor.api.budget_models import TrailFilter
+from stream.monitor.api.budget_models import AllotmentPage, PopulationPage, TrailFilter
 from stream.monitor.api.budget_views import TrailExports
 from stream.monitor.api.http_requests import (
     CALLBACK,
@@ -35,7 +35,7 @@ from stream.monitor.api.http_requests import (
     too_many_error,
 )
 from stream.monitor.api.live_events_stream import EventStreams
-from stream.monitor.api.models import ApiModel, Problem, ProblemCode, Readiness
+from stream.monitor.api.models import ApiModel, Problem, ProblemCode, Readiness, SourcePage, StreamPage
 from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, metrics_text, require_role
 from stream.monitor.api.openapi import build_document
 from stream.monitor.api.routes import ANSWERS_PATH, ROUTES, ApiCall, Route, read_answers
@@ -290,17 +290,23 @@ def _make_handler(monitor: Monitor, route: Route) -> Handler:
                 view = await view
         except ProblemError as error:
             if error.problem.status == 404 and not monitor.is_complete():
-                raise ProblemError(503, "unavailable", _STILL_READING) from None
+                raise _still_reading_error(monitor) from None
             raise
+        if isinstance(view, _LISTS) and not monitor.is_complete():
+            raise _still_reading_error(monitor)
         unready = isinstance(view, Readiness) and not view.ready
         return _json_response(view, 503 if unready else 200)
 
     return handle
 
 
-_STILL_READING: Final = (
-    "the monitor is still reading the topics and may not know this name yet; ask again in a moment"
-)
+_LISTS: Final = (SourcePage, StreamPage, PopulationPage, AllotmentPage)
+"""Views that lack entries until all topics have been read once; live views tell that beside their figures."""
+
+
+def _still_reading_error(monitor: Monitor) -> ProblemError:
+    reason = monitor.readiness().reason or "the monitor still reads the topics"
+    return ProblemError(503, "unavailable", f"{reason}; names may be missing, so ask again in a moment")
 
 
 def _make_answer_export(
