@@ -163,6 +163,8 @@ _source_decoder = msgspec.json.Decoder(_SourceRecord)
 
 _HALTED_BYTES: Final = b'"halted"'
 _ENDED_BYTES: Final = 8 << 20
+_BY_ANSWER: Final = "answer"
+_BY_LEDGER: Final = "ledger"
 """Maximum size in bytes of the set of streams whose end was reported; older ends may be reported again."""
 
 
@@ -176,7 +178,7 @@ class Watch:
         self._patterns = tuple(as_stream_names(patterns))
         self._source = source
         self._all_answers = all_answers
-        self._ended: BoundedCache[str, bool] = BoundedCache(_ENDED_BYTES, name="ended streams")
+        self._ended: BoundedCache[str, str] = BoundedCache(_ENDED_BYTES, name="ended streams")
 
     def wants(self, source: str, stream: str) -> bool:
         """Return whether a stream is watched."""
@@ -233,17 +235,22 @@ class Watch:
         if answer.outcome == "halted":
             # The ledger may report the end before or after this answer; the notice has the earlier time.
             time = notice.time if opening.end is None else min(notice.time, opening.time)
-            reason = f"{'' if says_exhausted(answer.reason) else 'halted: '}{answer.reason}"
-            ends = self._report_end(opening, opening.end or reason, time)
+            own = f"{'' if says_exhausted(answer.reason) else 'halted: '}{answer.reason}"
+            # The ledger has the latest end; a stream that was extended may have been exhausted before.
+            end = own if opening.end is None or says_exhausted(answer.reason) else opening.end
+            ends = self._report_end(opening, end, time, by_answer=True)
             return ends or ([notice] if self._all_answers else [])
-        if answer.outcome != "rejected" and opening.end is None:
-            self._ended.pop(opening.stream)
+        if answer.outcome != "rejected" and (opening.end is None or self._ended.get(opening.stream) == _BY_ANSWER):
+            self._ended.pop(opening.stream)  # it was extended
         return [notice] if self._all_answers or notice.is_alert else []
 
-    def _report_end(self, opening: StreamOpening, end: str, when: float) -> list[Notice]:
+    def _report_end(
+        self, opening: StreamOpening, end: str, when: float, *, by_answer: bool = False
+    ) -> list[Notice]:
         if self._ended.get(opening.stream):
             return []
-        self._ended.put(opening.stream, True, ENTRY_BYTES + len(opening.stream))
+        by = _BY_ANSWER if by_answer else _BY_LEDGER
+        self._ended.put(opening.stream, by, ENTRY_BYTES + len(opening.stream))
         return [Notice(when, opening.stream, opening.source, ended=end)]
 
 

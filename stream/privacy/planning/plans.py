@@ -363,7 +363,10 @@ def count_price(mechanism: Mechanism, calibration: Calibration, alpha: float) ->
     if isinstance(calibration, EstimateCalibration):
         return estimate_price(calibration, WEIGHT_STEPS, 1, math.floor(alpha * WEIGHT_STEPS))
     if isinstance(mechanism, Laplace) and isinstance(calibration, AnswersCalibration):
-        return answer_price(calibration, "pure", calibration.sensitivity_steps, 1, math.floor(alpha))
+        rows = math.ceil(
+            calibration.sensitivity_steps * calibration.grid
+        )  # without a table the grid is that of values
+        return answer_price(calibration, "pure", rows, 1, math.floor(alpha))
     return None
 
 

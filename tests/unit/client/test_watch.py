@@ -152,6 +152,18 @@ def test_watch_reports_end_again_after_extension() -> None:
     assert [len(watch.end_notices([one])) for one in (dry, dry, OPENING, dry)] == [1, 0, 0, 1]
 
 
+def test_watch_from_beginning_reports_each_end_of_an_extended_stream() -> None:
+    """The ledger has only the last end; each refusal has the reason of its own, and the next answer follows an extension."""
+    watch = Watch((), None, all_answers=False)
+    dry = OPENING._replace(state="exhausted", reason="exhausted: all 5 answers are out", time=1.8e9)
+    refusals = [record("halted", reason=f"exhausted: all {count} answers are out") for count in (3, 5)]
+    found = [
+        [one.ended or "alert" for one in watch.notices_of(read, dry)]
+        for read in (refusals[0], refusals[0], record("above", index=3), refusals[1], refusals[1])
+    ]
+    assert found == [["exhausted: all 3 answers are out"], [], ["alert"], ["exhausted: all 5 answers are out"], []]
+
+
 def test_end_notice_has_time_of_first_record_of_end() -> None:
     dry = OPENING._replace(state="exhausted", reason="its grant is used up")
     halted = record("halted", reason="exhausted: its grant is used up")
