@@ -113,10 +113,14 @@ def format_cost(table: Table) -> str:
     asked = f"{questions} question" + "s" * (questions != 1)
     if answered < questions:
         asked = f"{answered:,} of {asked} answered"
-    cost = table.cost
-    amount = f"ε = {cost.epsilon:.4g}" if cost.rho is None else f"ρ = {cost.rho:.4g}"
-    delta = f", δ = {cost.delta:.4g}" if cost.delta and cost.rho is None else ""
-    return f"{asked} for {amount}{delta}{_format_why(table)}"
+    return f"{asked} for {_format_amount(table.cost)}{_format_why(table)}"
+
+
+def _format_amount(cost: Amount) -> str:
+    if cost.rho is None:
+        return f"ε = {cost.epsilon:.4g}" + (f", δ = {cost.delta:.4g}" if cost.delta else "")
+    summed = f" (ε {cost.epsilon:.4g} added up)" if cost.epsilon and not cost.delta else ""
+    return f"ρ = {cost.rho:.4g}{summed}" + ("" if cost.rho else ", because a stream pays ρ with its first answer")
 
 
 def _format_why(table: Table) -> str:

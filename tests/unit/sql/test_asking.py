@@ -809,7 +809,12 @@ def test_statement_on_a_zcdp_source_names_its_rho() -> None:
     first, second = (made.sql("SELECT COUNT(*) AS n FROM patients WHERE age > 21") for _ in range(2))
     assert (first.stream, first.cost.rho) == ("small", made.grant("patients", "small").cost.rho)
     assert f"for ρ = {first.cost.rho:.4g} (cheapest open stream: laplace, least ρ, " in repr(first)
-    assert "for ρ = 0 (cheapest open stream: laplace, its grant counts as spent in full" in repr(second)
+    paid = "for ρ = 0, because a stream pays ρ with its first answer"
+    assert f"{paid} (cheapest open stream: laplace, its grant counts as spent in full" in repr(second)
+    pure = stream("pure", "patients", mechanism={**LAPLACE, "answers": 10}, epsilon=0.4)
+    made = installation(pure, sources=[{**SOURCE, **budget}], rows={"patients": FRAME}, key=OTHER_KEY)
+    _, third = (made.sql("SELECT COUNT(*) AS n FROM pure WHERE age > 21") for _ in range(2))
+    assert "for ρ = 0 (ε 0.04 added up), because a stream pays ρ with its first answer" in repr(third)
 
 
 def test_count_of_a_column_warns_that_missing_categories_count() -> None:
