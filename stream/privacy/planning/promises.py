@@ -204,6 +204,8 @@ def _release_remark(spec: StreamSpec, calibration: Calibration) -> str:
 def _describe_release(released_with: Callable[[float], int], unit: str) -> str:
     """Describe with how many of a unit a text is released; ``released_with`` returns them for a probability."""
     half, mostly = released_with(0.5), released_with(0.95)
+    if half == mostly:
+        return f"a text with {mostly:,} {unit} is released with probability 95 % or more"
     return f"a text with {half:,} {unit} is released with probability 50 % or more, one with {mostly:,} with 95 %"
 
 

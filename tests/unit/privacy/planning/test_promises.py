@@ -33,7 +33,7 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import gap_bias
 from stream.privacy.noise.keys import NoiseKey
 from stream.privacy.planning.plans import choose_calibration
-from stream.privacy.planning.promises import VACUOUS, Promise, laplace_answers, promises
+from stream.privacy.planning.promises import VACUOUS, Promise, _describe_release, laplace_answers, promises
 from stream.questions.question_forms import as_source
 from tests.builders import PEOPLE, installation, parse_spec, source, stream
 from tests.privacy.service import definition_of
@@ -325,3 +325,12 @@ def test_promise_of_texts_covers_no_more_answers_than_granted(counts: bool) -> N
     spec = parse_spec("unknown_groups", answers=2, counts=counts, delta=1e-6, expected_queries=1000)
     [promise] = promises(spec, choose_calibration(spec, SourceFacts()))
     assert promise.over == "over the first 2 answers"
+
+
+def test_promise_of_texts_names_one_number_once() -> None:
+    assert _describe_release({0.5: 4, 0.95: 4}.__getitem__, "people") == (
+        "a text with 4 people is released with probability 95 % or more"
+    )
+    assert _describe_release({0.5: 14, 0.95: 17}.__getitem__, "rows").endswith(
+        "50 % or more, one with 17 with 95 %"
+    )
