@@ -82,12 +82,12 @@ class Alertmanager:
         alarm = self.alarm_table.add_answer(alert.answer, registered_name(alert.opening.source), alert.time)
         if alarm is None:
             return
-        sent = self._sent.get(alarm.key)
-        if sent is None or (alarm.alerts == 1 and alarm.resolved is None):
+        sent, is_latest = self._sent.get(alarm.key), alarm.answer is alert.answer
+        if sent is None or (is_latest and alarm.alerts == 1 and alarm.resolved is None):
             self._sent[alarm.key] = _SendState(alert, is_due=not known)
             return
         sent.is_due |= not known
-        if alert.answer.outcome == "above":
+        if is_latest and alert.answer.outcome == "above":
             sent.latest = alert
 
     def drop_alarms(self, is_moved: Callable[[str], bool]) -> None:

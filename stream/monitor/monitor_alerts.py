@@ -74,7 +74,7 @@ class Alerts:
         """Add one committed answer; most are skipped without decoding."""
         value = record.value or b""
         stream = (record.key or b"").decode(errors="replace")
-        if ABOVE_BYTES not in value and not (BELOW_BYTES in value and self._may_end(stream)):
+        if ABOVE_BYTES not in value and not (BELOW_BYTES in value and self._firing.has_alarm(stream)):
             return
         try:
             answer = Result.read(value)
@@ -91,11 +91,6 @@ class Alerts:
             self.tables.changes["alerts"] += 1
             if alarm.resolved is not None:
                 self._firing.drop(alarm.key)
-
-    def _may_end(self, stream: str) -> bool:
-        """Return True if an answer ``below`` may end a firing alert, of this stream or of an earlier period."""
-        registered = registered_name(stream)
-        return registered != stream or self._firing.has_alarm(stream)
 
     def view(self, query: AlertQuery, *, known: bool = False) -> AlertsView:
         """Return the firing alerts that match, longest first, and the latest alerts that match.

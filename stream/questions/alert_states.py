@@ -321,8 +321,11 @@ class AlarmTable:
         self._alarm_counts: dict[str, int] = {}
 
     def has_alarm(self, stream: str) -> bool:
-        """Return whether a stream, or with ``over_periods`` its model, has an alarm, which a ``below`` may resolve."""
-        return (registered_name(stream) if self._over_periods else stream) in self._alarm_counts
+        """Return whether an answer ``below`` of a stream matters: it has an alarm.
+
+        With ``over_periods`` every answer of a model matters, because its periods may arrive in any order.
+        """
+        return stream in self._alarm_counts or (self._over_periods and registered_name(stream) != stream)
 
     def add_answer(self, answer: Answer, source: str, time: float) -> Alarm | None:
         """Add an answer; return the alarm that it starts, continues or resolves, else None.
@@ -361,7 +364,7 @@ class AlarmTable:
                 del self._alarm_counts[key.stream]
 
     def forget_run(self, key: AlertKey) -> None:
-        """Let the next alert of a model's key begin a new run, as for other streams after ``drop``."""
+        """Forget a model's run, so that its next alert begins a new one; other streams need only ``drop``."""
         self._runs.forget(key)
 
     def _add(self, alarm: Alarm) -> None:

@@ -147,7 +147,7 @@ def reasons_of(
     """Return, for each number or decision, the reason why it is not informative; None if it is or may be informative.
 
     The question is unknown if another client asked it. Then a number gets a reason only if it would have one for
-    every possible question. ``spec`` defines the question of windows. Answers do not carry ``decision_alpha``, the stream's
+    every possible question. For answers of windows, ``spec`` has the question. Answers do not carry ``decision_alpha``, the stream's
     error bound of decisions.
     """
     if query is None and source is None and answer.window is None:
@@ -166,8 +166,8 @@ def reasons_of(
         numbers, intervals = (answer.estimate,), (answer.interval,)
     else:
         return () if query is None else _reasons_of_texts(answer, query, source)
-    # The alpha of a quantile is in rows, so only the interval bounds the error of the value. In windows each quantile has
-    # an interval.
+    # The alpha of a quantile is in rows, so only the interval bounds the error of the value. Each quantile of a window
+    # has an interval.
     asked = standing if query is None else query
     is_rank = asked is not None and (asked.quantile is not None or getattr(asked, "iqr", None) is not None)
     may_be_rank = is_rank or (asked is None and answer.window is None)

@@ -209,8 +209,11 @@ class Result(ConvertibleRows, Answer):
             return ()
         about_basis = tuple(text for basis, text in _BASIS_WARNINGS.items() if basis == self.basis)
         if self.index is not None:
-            # Without extensions, which are unknown here.
-            used = 0 if self.tops_left is None else getattr(self._calibration, "cutoff", 0) - self.tops_left
+            # Extensions are unknown here, so this may be too small. With zCDP prices are no measure of the promise.
+            paid = (
+                0 if self.spent is None or self.spent.rho is not None else getattr(self._calibration, "cutoff", 0)
+            )
+            used = 0 if self.tops_left is None else paid - self.tops_left
             about_basis += warn_about_promise(self.index + 1, self._calibration, used)
         about_basis += warn_about_top(self, self._query, self._spec)
         if self._query is None and (spec := self._spec) and (source := self._source):

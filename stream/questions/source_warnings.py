@@ -77,8 +77,8 @@ def warn_about_old_versions(source: Source, registered: Iterable[SourceRecord]) 
     if not others:
         return None
     return (
-        f"path: {_name_first(others)} read the same data, and are not refreshed: with a "
-        "changed file their workers answer 'halted' once they load it; refresh them too"
+        f"path: this is also the data of {_name_first(others)}: refresh each source of a changed file, or workers "
+        "answer 'halted' once they load it"
     )
 
 

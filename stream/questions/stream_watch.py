@@ -162,9 +162,9 @@ _grant_decoder = msgspec.json.Decoder(_Grant)
 _source_decoder = msgspec.json.Decoder(_SourceRecord)
 
 _HALTED_BYTES: Final = b'"halted"'
-_ENDED_BYTES: Final = 8 << 20
 _BY_ANSWER: Final = "answer"
 _BY_LEDGER: Final = "ledger"
+_ENDED_BYTES: Final = 8 << 20
 """Maximum size in bytes of the set of streams whose end was reported; older ends may be reported again."""
 
 
@@ -236,7 +236,7 @@ class Watch:
             # The ledger may report the end before or after this answer; the notice has the earlier time.
             time = notice.time if opening.end is None else min(notice.time, opening.time)
             own = f"{'' if says_exhausted(answer.reason) else 'halted: '}{answer.reason}"
-            # The ledger has the latest end; a stream that was extended may have been exhausted before.
+            # The ledger has only the latest end; an extended stream may have been exhausted before, as its answer says.
             end = own if opening.end is None or says_exhausted(answer.reason) else opening.end
             ends = self._report_end(opening, end, time, by_answer=True)
             return ends or ([notice] if self._all_answers else [])
@@ -352,7 +352,7 @@ def describe_used_up_grant(answered: int, promised: int | None, used: int = 0) -
     The answers count as ``used`` by their prices, if questions of the stream may request an error.
     """
     if promised is not None and used > max(promised, answered):
-        return f"the grant is used up, so the promise covers only the first answers that count as {promised:,} by their prices"
+        return f"the grant is used up, so the promise covers only the first answers whose prices add up to {promised:,} ordinary answers"
     first = "" if promised is None or promised >= answered else f"first {promised:,} of the "
     return f"the grant is used up, so the promise covers only the {first}{format_count(answered, 'answer')} given so far"
 

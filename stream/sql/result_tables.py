@@ -113,14 +113,15 @@ def format_cost(table: Table) -> str:
     asked = f"{questions} question" + "s" * (questions != 1)
     if answered < questions:
         asked = f"{answered:,} of {asked} answered"
-    return f"{asked} for {_format_amount(table.cost)}{_format_why(table)}"
+    free = ", because a stream pays ρ with its first answer" if answered and table.cost.rho == 0 else ""
+    return f"{asked} for {_format_amount(table.cost)}{free}{_format_why(table)}"
 
 
 def _format_amount(cost: Amount) -> str:
     if cost.rho is None:
         return f"ε = {cost.epsilon:.4g}" + (f", δ = {cost.delta:.4g}" if cost.delta else "")
     summed = f" (ε {cost.epsilon:.4g} added up)" if cost.epsilon and not cost.delta else ""
-    return f"ρ = {cost.rho:.4g}{summed}" + ("" if cost.rho else ", because a stream pays ρ with its first answer")
+    return f"ρ = {cost.rho:.4g}{summed}"
 
 
 def _format_why(table: Table) -> str:

@@ -61,8 +61,8 @@ def publish(
     considered: an event that is published twice counts twice.
 
     Prints how many events the source and its present streams accept and refuse. Refused events are written too and
-    become dead letters. Events before the first window of every stream count in none; they are dead letters only if the
-    clock has reached this window. Exit status 1 if any event is refused or before every window.
+    become dead letters. Events before the first window of every stream count in none. They are dead letters too if the
+    clock has reached this window or not begun. Exit status 1 if any event is refused or before every window.
     """
     if until is not None and marks is None:
         raise CommandError("--until: needs --marks; give both")
@@ -164,7 +164,7 @@ class _EventCounts:
         if self.early:
             say(
                 f"{self.early:,} before the first window of every stream, which begins {format_moment(self._check.first)}: "
-                "they count in no window, and are dead letters only if the clock has reached this window"
+                "they count in no window, and are dead letters if the clock has reached this window or not begun"
             )
 
 

@@ -365,14 +365,14 @@ def _verify_topics(noted: Iterable[TrailHead], witnesses: WitnessChecks) -> Veri
     except BrokenTrailError as broken:
         return check.head, [str(broken)], _LEDGER_COMPARED
     compared = check.compare_ledger(ledger) if compared is None else compared
-    if head == EMPTY_TRAIL_HEAD and check.head.entries:
+    if not ledger and check.head.entries:
         compared = [_LOST_LEDGER.format(entries=format_count(check.head.entries, "entry", "entries"))]
     return check.head, [*check.findings(), *compared, *check.missing_heads()], _LEDGER_COMPARED
 
 
 _LOST_LEDGER: Final = (
-    "the ledger is empty, but the trail has {entries}: if this is no new installation, the topic ledger was lost; do not "
-    "register its sources again, but restore it (docs/operations.md, 'ledger was lost')"
+    "the ledger is empty, but the trail has {entries}: the topic ledger was probably lost; do not register the sources "
+    "again, but restore it (docs/operations.md, 'ledger was lost')"
 )
 
 

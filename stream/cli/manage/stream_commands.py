@@ -266,11 +266,12 @@ def show(names: Names, as_json: AsJson = False) -> None:
             warn_about_topic(declared)
     for line in _promise_lines(grant, declared):
         say(line, soft_wrap=True)
+    is_priced = grant.spec.mechanism.kind == "laplace" and grant.cost.rho is None
+    used = shown.used if is_priced else 0
     if shown.state == "exhausted":
-        used = shown.used if grant.spec.mechanism.kind == "laplace" else 0
         say(describe_used_up_grant(shown.totals.answered, _last_promised_answer(grant), used), soft_wrap=True)
     if not isinstance(grant.spec.mechanism, RandomizedResponse):
-        print_warnings(warn_about_promise(shown.totals.answered, grant.calibration, shown.used))
+        print_warnings(warn_about_promise(shown.totals.answered, grant.calibration, used))
 
 
 _COUNTED_CHARGES: Final = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from inspect import isawaitable
@@ -280,7 +281,7 @@ def _make_handler(monitor: Monitor, route: Route) -> Handler:
         body = await _read_body(request, route) if route.body is not None else None
         is_disconnected = _disconnection_check(request)
         call = ApiCall(bearer, dict(request.match_info), query, body, is_disconnected)
-        try:
+        with _explain_unread(monitor):
             if bearer is not None and route.method == "GET":
                 async with monitor.view_turns.turn(bearer.name, is_disconnected):
                     view = route.handle(monitor, call)
@@ -288,11 +289,7 @@ def _make_handler(monitor: Monitor, route: Route) -> Handler:
                 view = route.handle(monitor, call)
             if isawaitable(view):
                 view = await view
-        except ProblemError as error:
-            if error.problem.status == 404 and not monitor.is_complete():
-                raise _still_reading_error(monitor) from None
-            raise
-        if isinstance(view, _LISTS) and not monitor.is_complete():
+        if isinstance(view, _LISTS) and not monitor.has_read_topics():
             raise _still_reading_error(monitor)
         unready = isinstance(view, Readiness) and not view.ready
         return _json_response(view, 503 if unready else 200)
@@ -301,12 +298,23 @@ def _make_handler(monitor: Monitor, route: Route) -> Handler:
 
 
 _LISTS: Final = (SourcePage, StreamPage, PopulationPage, AllotmentPage)
-"""Views that lack entries until all topics have been read once; live views tell that beside their figures."""
+"""Views that lack entries until all topics have been read once; the event stream sends no views before that."""
+
+
+@contextmanager
+def _explain_unread(monitor: Monitor) -> Iterator[None]:
+    """Replace a 404 by a 503 if the name may be in records that the monitor has not read yet."""
+    try:
+        yield
+    except ProblemError as error:
+        if error.problem.status == 404 and not monitor.has_read_topics():
+            raise _still_reading_error(monitor) from None
+        raise
 
 
 def _still_reading_error(monitor: Monitor) -> ProblemError:
     reason = monitor.readiness().reason or "the monitor still reads the topics"
-    return ProblemError(503, "unavailable", f"{reason}; names may be missing, so ask again in a moment")
+    return ProblemError(503, "unavailable", f"{reason}; names may still be missing: ask again in a moment")
 
 
 def _make_answer_export(
@@ -315,9 +323,9 @@ def _make_answer_export(
     async def export(request: web.Request) -> web.StreamResponse:
         wanted = parse_parameters(request, AnswerQuery)
         check = _disconnection_check(request)
-        page = await read_answers(
-            monitor, ApiCall(request[_BEARER], dict(request.match_info), wanted, is_disconnected=check)
-        )
+        call = ApiCall(request[_BEARER], dict(request.match_info), wanted, is_disconnected=check)
+        with _explain_unread(monitor):
+            page = await read_answers(monitor, call)
         name = request.path.rpartition("/")[2]
         headers = {"Content-Type": content_type, "Content-Disposition": f'attachment; filename="{name}"'}
         if page.before is not None:

@@ -54,6 +54,7 @@ from stream.monitor.entries import (
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.record_shapes import SharedGrant
 from stream.privacy.accuracy.source_facts import questions_per_window
+from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.inverse_plans import extension_price
 from stream.privacy.planning.promises import Promise, describe_promise_per_period, promises
@@ -275,9 +276,7 @@ def seconds_until_exhausted(tables: MonitorTables, entry: StreamEntry, now: floa
     if charges < _LEAST_CHARGES or charged[-1] - charged[0] < _LEAST_SPAN_SECONDS:
         return None
     age = 600.0 if entry.opened is None else min(max(now - entry.opened, _LEAST_SPAN_SECONDS), 600.0)
-    price = (
-        (entry.cutoff or 0) - left
-    ) / entry.tops  # of a charged answer, in ordinary answers, as left is counted
+    price = 1 + entry.surplus / PARTS_PER_CHARGE / entry.tops  # the mean of a charged answer, in the unit of left
     return left * age / (charges * price) if price > 0 else None
 
 

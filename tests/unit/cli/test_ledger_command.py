@@ -154,7 +154,7 @@ def test_verify_knows_a_lost_ledger_from_a_new_installation(
     monkeypatch.setattr(ledger_commands, "read_ledger_records", no_records)
     monkeypatch.setattr(ledger_commands, "_read_trail", lambda _: [trail])
     done = CliRunner().invoke(app, ["ledger", "verify"], env={"COLUMNS": "500"})
-    lost = f"the ledger is empty, but the trail has {len(entries)} entries: if this is no new installation"
+    lost = f"the ledger is empty, but the trail has {len(entries)} entries: the topic ledger was probably lost"
     assert done.exit_code == 1
     assert done.stdout.startswith("the ledger has no trail yet" if is_new else lost)
 

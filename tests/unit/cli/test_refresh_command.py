@@ -73,11 +73,11 @@ def test_refresh_at_a_terminal_asks_first(
 
 
 def test_refresh_names_the_other_open_sources_of_the_file(driver: Driver) -> None:
-    assert "same data" not in refresh("--yes").stderr
+    assert "also the data" not in refresh("--yes").stderr
     driver.register({**SOURCE, "source": "nights"}, {"sex": ["F", "M"]})
-    assert "'nights' read the same data, and are not refreshed" in refresh("--yes").stderr
+    assert "this is also the data of 'nights'" in refresh("--yes").stderr
     driver.halt("nights")
-    assert "same data" not in refresh("--yes").stderr
+    assert "also the data" not in refresh("--yes").stderr
 
 
 @pytest.mark.usefixtures("driver")

@@ -232,8 +232,8 @@ function promisedOf({ mechanism: kind, cutoff, added, expected_queries }) {
 /** Say what the promise of an exhausted stream covers. */
 function describeUsedUp(row) {
   const promised = row.mechanism === "pmw" ? row.answered : promisedOf(row);
-  if (row.mechanism === "laplace" && usesOf(row) > Math.max(promised, row.answered)) {
-    return `; the grant is used up, so the promise covers only the first answers that count as ${count(promised)} by their prices`;
+  if (promisedUses(row) > Math.max(promised, row.answered)) {
+    return `; the grant is used up, so the promise covers only the first answers whose prices add up to ${count(promised)} ordinary answers`;
   }
   const first = promised < row.answered ? `first ${count(promised)} of the ` : "";
   return `; the grant is used up, so the promise covers only the ${first}${plural(row.answered, "answer")} given so far`;
@@ -244,14 +244,18 @@ function usesOf(row) {
   return row.cutoff - row.tops_left;
 }
 
+/** The answers that a promise counts; with zCDP prices grow faster than the probability of an error. */
+function promisedUses(row) {
+  return row.mechanism === "laplace" && row.cost.rho === null ? Math.max(row.answered, usesOf(row)) : row.answered;
+}
+
 /** Say how many answers a stream has given, of each of its two kinds. */
 function describeAnswers(row) {
   const { mechanism: kind, answered, tops } = row;
   const uses = usesOf(row);
   const called = words(kind);
   const promised = promisedOf(row);
-  const counted = kind === "laplace" ? Math.max(answered, uses) : answered;
-  const more = counted > promised && !["randomized_response", "pmw"].includes(kind) ? `; more than the ${plural(promised, "answer")} for which α is promised: each further answer makes a larger error more probable` : "";
+  const more = promisedUses(row) > promised && !["randomized_response", "pmw"].includes(kind) ? `; more than the ${plural(promised, "answer")} for which α is promised: each further answer makes a larger error more probable` : "";
   if (row.cutoff === null || kind === "running_count") {
     return `${countOf(answered, row.cutoff === null ? called.free : called.charged)}; one charge pays for all of them${more}`;
   }
