@@ -31,7 +31,7 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
     If an open source has the path of a view's lookup table, the warning is about the lookup table.
     Sources of one population share its budget, so they need no warning.
     """
-    registered, data = list(registered), _data_of(source)
+    registered = list(registered)
     public = set(source.paths) - set(source.private_paths) if isinstance(source, TableSource) else set()
     people = sorted(
         record.source.source
@@ -46,11 +46,9 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
     populations = {record.source.source: record.population or record.source.population for record in registered}
     own = populations.get(source.source) or source.population  # it may have joined a population meanwhile
     others = {
-        record.source.source: record.source
-        for record in registered
-        if record.state == "open" and record.source.source != source.source
-        if data & _data_of(record.source)
-        if own is None or own != populations[record.source.source]
+        name: other
+        for name, other in _find_sources_of_same_data(source, registered).items()
+        if own is None or own != populations[name]
     }
     if not others:
         return None
@@ -68,18 +66,23 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
 
 def warn_about_old_versions(source: Source, registered: Iterable[SourceRecord]) -> str | None:
     """Return a warning if other open sources have a path of this refreshed source, or None."""
-    data = _data_of(source)
-    others = {
-        record.source.source
-        for record in registered
-        if record.state == "open" and record.source.source != source.source and data & _data_of(record.source)
-    }
+    others = _find_sources_of_same_data(source, registered)
     if not others:
         return None
     return (
         f"path: this is also the data of {_name_first(others)}: refresh each source of a changed file, or workers "
         "answer 'halted' once they load it"
     )
+
+
+def _find_sources_of_same_data(source: Source, registered: Iterable[SourceRecord]) -> dict[str, Source]:
+    """Return the other open sources that have private data of this one, by name."""
+    data = _data_of(source)
+    return {
+        record.source.source: record.source
+        for record in registered
+        if record.state == "open" and record.source.source != source.source and data & _data_of(record.source)
+    }
 
 
 def _name_first(names: Iterable[str]) -> str:

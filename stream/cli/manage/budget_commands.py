@@ -29,11 +29,7 @@ from stream.cli.output import (
     show_table,
 )
 from stream.client.blocking_client import Client
-from stream.formatting import (
-    describe_rows,
-    describe_table_bound,
-    format_count,
-)
+from stream.formatting import describe_rows, describe_table_bound, format_count
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import LiveTopicReport, inspect_live_topic
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
