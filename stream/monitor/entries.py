@@ -226,6 +226,11 @@ class StreamEntry:
         return named is not None and account is not None and named[1] == account[1]
 
     @property
+    def listed_name(self) -> str:
+        """The name that lists show: the model's name for a stream of a period, else the stream's name."""
+        return self.name.rpartition("@")[0] if self.is_of_period else self.name
+
+    @property
     def cutoff(self) -> int | None:
         """Number of charged answers that the grant pays for, with extensions; None if unlimited."""
         return (self.grant.calibration.cutoff + self.added or None) if self.grant else None
@@ -264,7 +269,10 @@ class MemberEntry:
 
 @dataclass(slots=True)
 class StreamTotals:
-    """Sums over all streams with a grant; ``states`` leaves out the streams of periods."""
+    """Sums over all streams with a grant.
+
+    ``states`` counts the streams that lists show: of a model with periods, only its latest period.
+    """
 
     answered: int = 0
     tops: int = 0
@@ -278,8 +286,6 @@ class StreamTotals:
         self.tops += sign * entry.tops
         self.nearly_dry += sign * entry.nearly_dry
         self.not_answering += sign * (entry.missing_input is not None)
-        if not entry.is_of_period:
-            self.states[entry.state] += sign
 
 
 class ActiveStreams:

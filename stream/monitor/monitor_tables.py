@@ -181,12 +181,14 @@ class MonitorTables:
             self._states.pop(name, None)
             self.trail.forget_source(name)
             self.changes["sources"] += 1
-        elif kind == "grant" and (entry := self.streams.pop(name.partition("|")[2], None)) is not None:
+        elif kind == "grant" and (entry := self.streams.get(name.partition("|")[2])) is not None:
             self._count_stream(entry, -1)
+            del self.streams[entry.name]
             # The number of answers must not go back.
             self.totals.answered += entry.answered
             self.totals.tops += entry.tops
             self.stream_periods.remove(entry.name, period=entry.is_of_period)
+            self._count_state(self._find_listed(entry), 1)  # of a model, or of the period before
 
     def _add_source(self, record: SourceRecordShape, raw: bytes, time: float) -> None:
         source = record.source
@@ -202,6 +204,7 @@ class MonitorTables:
 
     def _add_grant(self, record: GrantRecordShape, raw: bytes, time: float) -> None:
         entry = self._get_or_add_stream(record.spec.stream)
+        is_new = entry.grant is None
         self._count_stream(entry, -1)
         if entry.incarnation != record.identity.incarnation:
             # The entry's totals belong to an earlier stream of this name.
@@ -209,6 +212,8 @@ class MonitorTables:
             entry = self.streams[entry.name] = StreamEntry(entry.name, opened=times[0], extended=times[1])
             entry.incarnation = record.identity.incarnation
         entry.grant, entry.ending = self._shared_parts.grant(record), record.ending
+        if is_new and (listed := self._find_listed(entry)) is not entry:
+            self._count_state(listed, -1)  # of a model, or of the period before
         entry.packing = self._build_packing(record.spec.mechanism.kind, raw)
         entry.packed = entry.packing.pack(raw)
         self.stream_periods.add(entry.name, period=entry.is_of_period)
@@ -399,4 +404,14 @@ class MonitorTables:
             return
         self.totals.add(entry, sign)
         self._states[entry.grant.source][entry.state] += sign
+        self._count_state(self._find_listed(entry), sign)
         self.changes["streams"] += 1
+
+    def _find_listed(self, entry: StreamEntry) -> StreamEntry | None:
+        """Return the stream that lists show for a stream's name: the latest period's, if there are periods."""
+        name = entry.listed_name
+        return self.streams.get(self.stream_periods.latest_name(name) or name)
+
+    def _count_state(self, listed: StreamEntry | None, sign: int) -> None:
+        if listed is not None and listed.grant is not None:
+            self.totals.states[listed.state] += sign

@@ -152,12 +152,13 @@ def list_sources(tables: MonitorTables, query: SourceQuery) -> SourcePage:
         found = [
             entry
             for name in names
-            if (entry := _find_entry(tables.sources, periods, name)) and query.state in {None, entry.record.state}
+            if (entry := _find_entry(tables.sources, periods, name))
+            and query.state in {None, _latest_entry(tables.sources, periods, entry).record.state}
         ]
         matching = len(found)
         page = _sort_and_slice(
             found,
-            lambda one: (key(_entry_to_sort_by(tables.sources, periods, one)), one.record.source.source),
+            lambda one: (key(_latest_entry(tables.sources, periods, one)), one.record.source.source),
             query,
         )
     return SourcePage(
@@ -174,7 +175,7 @@ def list_streams(tables: MonitorTables, query: StreamQuery, now: float) -> Strea
     value_of = partial(seconds_until_exhausted, tables) if query.sort == "dry_in" else _STREAM_KEYS[query.sort]
 
     def sort_key(entry: StreamEntry) -> _Key:
-        value = value_of(_entry_to_sort_by(tables.streams, periods, entry), now)
+        value = value_of(_latest_entry(tables.streams, periods, entry), now)
         return (value is None) != query.descending, 0 if value is None else value, entry.name
 
     if query.of is not None and query.sort == "stream" and not (query.state or query.source or query.mechanism):
@@ -203,7 +204,7 @@ def _matching_streams(tables: MonitorTables, query: StreamQuery) -> Iterable[Str
         if (entry := _find_entry(tables.streams, periods, name)) is None or (grant := entry.grant) is None:
             continue
         if (
-            (not states or entry.state in states)
+            (not states or _latest_entry(tables.streams, periods, entry).state in states)
             and query.source in {None, grant.source}
             and query.mechanism in {None, grant.mechanism.kind}
             and (search in entry.name.casefold() or search in grant.source.casefold())
@@ -223,8 +224,8 @@ def _find_entry(entries: Mapping[str, _Entry], periods: PeriodsByName, name: str
     return entries.get(name) or entries.get(periods.latest_name(name) or "")
 
 
-def _entry_to_sort_by(entries: Mapping[str, _Entry], periods: PeriodsByName, entry: _Entry) -> _Entry:
-    """Return the entry to sort by: the entry of the latest period if there are periods, else ``entry``."""
+def _latest_entry(entries: Mapping[str, _Entry], periods: PeriodsByName, entry: _Entry) -> _Entry:
+    """Return the entry that lists show: the entry of the latest period if there are periods, else ``entry``."""
     name = entry.name if isinstance(entry, StreamEntry) else entry.record.source.source
     return entries.get(periods.latest_name(name) or "", entry)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.periods import TOPICS, Year, shown
-from schemas import EventsSource, StreamState
+from schemas import STREAM_STATES, EventsSource, StreamState
 from schemas.windows import moment_ms
 from stream.monitor.api import views
 from stream.monitor.api.monitor_state import metrics_text
@@ -137,6 +142,28 @@ async def test_alert_of_an_exhausted_period_is_exhausted() -> None:
         async with found.web() as client:
             view = await get(client, "/api/alerts")
         assert (view["firing"][0]["state"], view["firing_total"]) == (state, firing)
+
+
+past = cache(installation)
+"""The same installation, made once for tests that do not change it."""
+
+
+@given(st.integers(0, 2**32), st.integers(0, 4))
+def test_states_are_those_of_listed_streams(seed: int, retired: int) -> None:
+    """A model has the state of its latest period, in any order of the partitions."""
+    records = past().records()
+    order = [(record.topic, record.partition) for record in records]
+    random.Random(seed).shuffle(order)
+    queues = {place: [one for one in records if (one.topic, one.partition) == place] for place in set(order)}
+    tables = MonitorTables(past().driver.topics)
+    for place in order:
+        tables.add_record(queues[place].pop(0))
+    for day in DAYS[3::-1][:retired]:
+        tables._remove_retired(f"grant|flights@{day}|late@{day}")
+    assert +tables.totals.states == Counter(["open" if retired in {0, 4} else "closed"])
+    for state in STREAM_STATES:
+        page = list_streams(tables, StreamQuery(state=(state,)), 0.0)
+        assert (page.total, page.matching) == (1, tables.totals.states[state])
 
 
 def test_latest_period_is_listed_without_its_model() -> None:

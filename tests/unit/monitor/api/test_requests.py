@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from schemas import Receipt, Request
 from stream.monitor.api.budget_models import Plan
+from stream.monitor.api.models import Readiness
 from tests.builders import source, stream
 from tests.unit.monitor.installation import (
     FEED,
@@ -225,8 +225,8 @@ async def test_unknown_name_is_unavailable_until_the_monitor_has_read_the_topics
     installation = Installation()
     found = []
     async with installation.web() as client:
-        for has_read in (False, True):
-            installation.monitor.has_read_topics = Mock(return_value=has_read)
+        for readiness in (Readiness(ready=False, behind=3), Readiness(ready=True, behind=0)):
+            installation.readiness = readiness
             for path in ("/api/streams/ward", "/api/streams/ward/answers.csv", "/api/sources", "/api/overview"):
                 async with client.get(path, headers=bearer(VIEWER)) as response:
                     found.append(response.status)
