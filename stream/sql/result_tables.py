@@ -7,7 +7,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemas import Amount, EstimateCalibration, GrantRecord, Query, SourceRecord, TableSource
+from schemas import (
+    Amount,
+    EstimateCalibration,
+    GrantRecord,
+    Interval,
+    Query,
+    SourceRecord,
+    TableSource,
+    TextInterval,
+)
 from stream.formatting import format_error_bound, values_of
 from stream.questions import Result, Results, result_text
 from stream.questions.answer_warnings import describe_reasons, largest_error
@@ -107,6 +116,10 @@ _ESTIMATED_WARNING: Final = (
 _CHOSEN_WARNING: Final = "HAVING or LIMIT chooses groups by their noisy numbers, and a 95 % interval holds for a group named in advance; ± holds for all of them"
 
 
+def _intervals_of(result: Result) -> Sequence[Interval | TextInterval]:
+    return result.choice_intervals or result.intervals or (() if result.interval is None else (result.interval,))
+
+
 def format_cost(table: Table) -> str:
     """Format the number of questions, their cost, and why their stream was chosen."""
     answered, questions = table.results.answered, len(table.results)
@@ -202,9 +215,9 @@ class PreparedStatement:
             for index in indexes:
                 rows[index][name] = numbers[index] if several is not None else numbers[0]
                 rows[index][name + ERROR_SUFFIX] = _error_bound(question.query, result, index)
-                intervals = result.choice_intervals or result.intervals or (result.interval,)
-                if (ends := intervals[index if len(intervals) > 1 else 0]) is not None:
-                    rows[index][name + LOW_SUFFIX], rows[index][name + HIGH_SUFFIX] = ends
+                if intervals := _intervals_of(result):
+                    low, high = intervals[index if len(intervals) > 1 else 0]
+                    rows[index] |= {name + LOW_SUFFIX: low, name + HIGH_SUFFIX: high}
 
         order, is_chosen = self._choose_rows(rows)
         why_not = self._list_reasons(results, len(rows), is_chosen=is_chosen)
@@ -221,7 +234,7 @@ class PreparedStatement:
             f"answers are of version {one} of the data"
             for one in sorted({one.version or 1 for one in results} - {1})
         ]
-        if any(result.basis == "hypothesis" for result in results):
+        if any(one.basis == "hypothesis" and not _intervals_of(one) for one in results):
             warnings.append(_ESTIMATED_WARNING)
         if is_chosen and (not ordered or any(name.endswith(HIGH_SUFFIX) for name in names)):
             warnings.append(_CHOSEN_WARNING)

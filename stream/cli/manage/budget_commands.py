@@ -181,7 +181,9 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
     left = {one.population.population: format_left(one.left) for one in populations}
     lines = group_by_name(records, lambda record: record.source.source, every=all_periods)
     show_table(
-        f"{format_count(len(lines), 'source')}" if records else "no sources; register one with 'sotto source add'",
+        f"{format_count(len(lines), 'source')}"
+        if records
+        else "no sources; register one with 'sotto source add' or, if there were some, run 'sotto ledger verify'",
         [
             *("source", "period", "kind", "state", "granted", "spent", "refunded", "left"),
             *("left of its population", "streams"),

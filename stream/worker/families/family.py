@@ -270,10 +270,10 @@ def max_price_refusal(
         limit = f"{Decimal(f'{epsilon_of(calibration, max_parts, math.floor):.4g}'):f}"
         cost = f"ε = {Decimal(f'{price:.6g}'):f}"
     verb = "may cost up to" if at_most else "costs"
-    remedy = "with a larger alpha or a larger max_price"
+    # Neither an alpha lowers the price of the first measurements, nor that of an answer with Gaussian noise.
+    remedy = "with a larger max_price" if opening or price is None else "with a larger alpha or a larger max_price"
     if opening:
         cost += ", as the first answer pays for the stream's first measurements"
-        remedy = "with a larger max_price"
     refusal = Rejection(PRICE, f"max_price: the answer {verb} {cost}, and the limit is {limit}; ask {remedy}")
     return Reply(charged=False, price=price, refusal=refusal)
 
