@@ -277,6 +277,8 @@ class Plan(ApiModel):
     calibration: Calibration
     cost: Amount
     left: Amount
+    left_of: str | None
+    """The population whose budget is ``left``; null if it is the source's."""
     affordable: bool
     promises: Annotated[tuple[Promise, ...], Field(description="Its error bounds, as for streams.")]
     windows: int | None

@@ -263,15 +263,20 @@ def plan_opening(
     spec, calibration = chosen.spec, plan_stream(chosen.spec, source)
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     bound_text = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
-    left, can_pay = entry.record.left, entry.record.state == "open" and _is_affordable(entry.record.left, cost)
+    # Of a source and its population, the plan shows the one that cannot pay, and if they are alike, the lesser.
+    left, left_of = entry.record.left, None
+    can_pay = entry.record.state == "open" and _is_affordable(entry.record.left, cost)
     if population is not None:
-        if can_pay and not (_is_affordable(population.left, cost) and _is_affordable(population.left, left)):
-            left = population.left
-        can_pay = can_pay and population.state == "open" and _is_affordable(population.left, cost)
+        people_can_pay = population.state == "open" and _is_affordable(population.left, cost)
+        is_less = not _is_affordable(population.left, entry.record.left)
+        if is_less if can_pay == people_can_pay else can_pay:
+            left, left_of = population.left, population.population.population
+        can_pay = can_pay and people_can_pay
     return Plan(
         calibration=calibration,
         cost=cost,
         left=left,
+        left_of=left_of,
         affordable=can_pay,
         promises=promises(spec, calibration, counted=bound_text),
         windows=promised_windows(complete_spec(spec, source, clock=0), source),

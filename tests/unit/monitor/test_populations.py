@@ -79,7 +79,7 @@ async def test_allotment_has_no_more_left_than_its_budget() -> None:
 
 @pytest.mark.parametrize("patients", [{"epsilon": 8.0, "delta": 1e-5}, {"epsilon": 8.0}])
 async def test_plan_is_affordable_only_if_source_and_population_can_pay(patients: dict[str, Any]) -> None:
-    """The population has less ε than the source, and more δ or none."""
+    """The population has less ε than the source, and more δ or none; the plan names the budget that is less."""
     installation = Installation()
     table = source("people", "table", epsilon=9.0, delta=1e-6, attributes={"sex": ["F", "M"]})
     installation.driver.register(table, {"sex": ["F", "M"] * 50})
@@ -87,11 +87,11 @@ async def test_plan_is_affordable_only_if_source_and_population_can_pay(patients
     installation.driver.join("people", "patients")
     installation.flow()
     async with installation.web() as client:
-        for epsilon, affordable, left in ((8.5, False, 8.0), (9.5, False, 9.0), (7.5, True, None)):
+        for epsilon, affordable, left in ((8.5, False, 8.0), (9.5, False, 8.0), (7.5, True, 8.0)):
             wanted = stream("counts", "people", epsilon=epsilon, mechanism={"kind": "laplace", "answers": 9})
             plan = await post(client, "/api/plan", wanted, VIEWER)
             assert plan["affordable"] is affordable
-            assert left is None or plan["left"]["epsilon"] == left
+            assert (plan["left"]["epsilon"], plan["left_of"]) == (left, "patients")
 
 
 async def test_allotted_delta_is_left_out_if_the_population_has_none() -> None:

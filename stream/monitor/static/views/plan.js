@@ -221,7 +221,7 @@ export function planView({ query, session }) {
     const useless = found.uninformative !== null;
     about.update([
       amount(found.cost),
-      `${amount(found.left, true)}${found.cost.delta && !found.left.delta ? ", δ 0" : ""}`,
+      `${amount(found.left, true)}${found.cost.delta && !found.left.delta ? ", δ 0" : ""}${found.left_of ? `, of population '${found.left_of}'` : ""}`,
       make("span", { class: vacuous ? "vacuous-promise" : "" }, `${promise(found)}${describeWindows(found)}.`),
       found.calibration.cutoff ? count(found.calibration.cutoff) : "one charge pays for all",
       found.calibration.method,
