@@ -162,7 +162,11 @@ def draw_screen(data: ScreenData, width: int, *, live: bool = False) -> Renderab
     if any(member.role == "feed" for member in data.workers.members):
         parts.append(Text("A feed's lag and events are those of the topic of partial counts.", "bright_black"))
     if not data.overview.budget_runs:
-        parts.append(Text("No budget service runs: start one with 'sotto serve budget'", "red"))
+        parts.append(
+            Text(
+                "No budget service runs, so no source's 'spent' grows: start one with 'sotto serve budget'", "red"
+            )
+        )
     parts.append(_rejected_line(data.rejected))
     parts += [Text(escape_text(one.describe()), "red") for one in data.overview.stalled]
     if data.refusals is not None:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from schemas import EventsSource, Population, Source, TableSource, ValuesSource
 from stream.cli.app import LazyCommand, make_lazy_group
-from stream.cli.manage.budget_rows import show_attributes, show_budget
+from stream.cli.manage.budget_rows import show_attributes, show_budget, warn_about_late_spending
 from stream.cli.manage.record_rows import AllPeriods, group_by_name, join_grants, warn_about_topic
 from stream.cli.output import (
     AsJson,
@@ -154,7 +154,13 @@ def refresh(
     named = f": {', '.join(ended)}" if ended else ""
     count = format_count(len(ended), "stream is", "streams are")
     text = f"source {source} has version {receipt.version} of its data; {count} closed{named}"
-    show_result({"receipt": receipt, "closed": ended}, text, as_json=as_json)
+    notes = [_OLD_VERSION] if any(one.ending is None for one in now) else []
+    show_result({"receipt": receipt, "closed": ended}, text, *notes, as_json=as_json)
+
+
+_OLD_VERSION: Final = (
+    "a worker answers from the old version until it has loaded the new one; answers name versions after the first"
+)
 
 
 def _confirm_closing(source: str, streams: Sequence[str]) -> None:
@@ -264,6 +270,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         ],
         optional=["analyst"],
     )
+    print_warnings(warn_about_late_spending(record.spent, [one.totals.spent for one in grants]))
     for one in grants:
         if one.state == "not answering":
             say(f"{one.grant.spec.stream} is not answering: {one.reason}")

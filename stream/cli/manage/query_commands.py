@@ -26,6 +26,7 @@ from stream.formatting import did_you_mean, format_count, format_error_bound, fo
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.clamped_values import VALUE_FIELDS
+from stream.questions.question_forms import DEFAULT_MAX_PRICE
 from stream.questions.result_text import (
     format_choices,
     format_numbers,
@@ -187,7 +188,7 @@ def ask(
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
     print_warnings(answer.warnings)
     if dry_run and answer.is_priced:
-        _show_price(answer, as_json=as_json)
+        _show_price(answer, as_json=as_json, has_default_limit=alpha is not None and max_price is None)
         return
     if answer.outcome == "rejected":
         print_warnings(_warn_of_commas(group_by or ()))
@@ -235,13 +236,15 @@ def parse_max_price(given: str | None) -> float | str | None:
     return given
 
 
-def _show_price(answer: Result, *, as_json: bool) -> None:
+def _show_price(answer: Result, *, as_json: bool, has_default_limit: bool) -> None:
     if as_json:
         show_json({"stream": answer.stream, "id": answer.id, "price": answer.price, "reason": answer.reason})
     elif answer.price is None:
         say(f"{answer.stream}: {answer.reason}")
     else:
         say(f"{answer.stream}: the answer costs at most ε {format_error_bound(answer.price)}; nothing was charged")
+        if has_default_limit:
+            say(f"if that is more than {DEFAULT_MAX_PRICE} of the stream's grant, ask with a --max-price")
 
 
 def show_answer(answer: Result, *, as_json: bool) -> None:

@@ -284,7 +284,7 @@ class _MetricsCollector(Collector):
         rows = {name: row.current or row for name, row in shown.items()}
         epsilon = GaugeMetricFamily(
             "sotto_monitor_source_epsilon",
-            "A source's budget ε (of its latest period), by part.",
+            "A source's budget ε (of its latest period), by part; the budget service adds up what is spent.",
             labels=["source", "part"],
         )
         for name, row in rows.items():

@@ -10,6 +10,7 @@ import pytest
 
 from sotto import Driver
 from stream.cli import output
+from stream.cli.manage.budget_rows import warn_about_late_spending
 from stream.cli.service_commands import describe_addresses, warn_about_witnesses
 from stream.dev.ledger_restoration import HALTED_REASON, ROLLBACK_REASONS
 from stream.questions.source_warnings import warn_about_repetition
@@ -49,6 +50,21 @@ def test_population_is_registered_joined_and_shown(driver: Driver) -> None:
     document = json.loads(run_connected("population", "show", "patients", "--json"))
     assert document["population"]["left"]["epsilon"] == 2.5
     assert [one["source"]["source"] for one in document["sources"]] == ["visits", "wards"]
+
+
+@pytest.mark.parametrize("accountant", ["pure", "zcdp"])
+def test_spending_of_a_source_is_late_if_its_streams_have_spent_more(driver: Driver, accountant: str) -> None:
+    """A budget service adds up what streams spend; in memory it does so at once."""
+    driver.register(source(accountant=accountant, delta=0.0 if accountant == "pure" else 1e-6))
+    spent = []
+    for name in ("a", "b"):
+        driver.open(spec(name, epsilon=0.1, cutoff=3))
+        driver.ask(name, value=HIGH)
+        spent.append(driver.budget("feed").spent)
+    [warning] = warn_about_late_spending(spent[0], [spent[0], spent[0]])
+    assert "its streams have spent more" in warning
+    assert not list(warn_about_late_spending(spent[1], [spent[0], spent[0]]))
+    assert "have spent more" not in run_connected("source", "show", "feed")
 
 
 def test_allotment_is_made_spent_and_shown(driver: Driver) -> None:

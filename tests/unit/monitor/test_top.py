@@ -131,7 +131,7 @@ def test_draw_screen_names_silent_processes_and_a_missing_budget_service() -> No
     assert text.count("silent") == 1
     assert "feed, silent" in text
     assert "A feed's lag and events are those of the topic of partial counts." in text
-    assert "No budget service runs: start one with 'sotto serve budget'" in text
+    assert "No budget service runs, so no source's 'spent' grows: start one with 'sotto serve budget'" in text
 
 
 def test_draw_screen_says_why_a_process_is_not_ready() -> None:

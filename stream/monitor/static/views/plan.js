@@ -113,7 +113,7 @@ export function planView({ query, session }) {
 
   function awaitPlan() {
     openButton.disabled = true;
-    setText(verdict, "Working out the plan… The figures below are those of the last plan.");
+    setText(verdict, `Working out the plan…${cost ? " The figures below are those of the last plan." : ""}`);
     verdict.dataset.level = "waiting";
     showProgress();
   }
@@ -182,6 +182,7 @@ export function planView({ query, session }) {
         problem.hidden = false;
         setText(problem, explain(error.problem ?? { message: error.message }, amount));
         setText(verdict, "");
+        cost = null;
         about.update(FACTS.map(() => "–"));
         chart.element.hidden = true;
         showProgress(1, 1);
@@ -285,7 +286,9 @@ export function planView({ query, session }) {
       },
       onDone() {
         request.renew();
-        location.hash = route("streams", [sent.stream.stream]).slice(1);
+        if (openButton.isConnected) { // the user may have gone to another view meanwhile
+          location.hash = route("streams", [sent.stream.stream]).slice(1);
+        }
       },
     });
   }

@@ -26,7 +26,8 @@ function entryRow() {
       setText(cells[4], requester(row));
       setText(cells[5], outcome(row));
       setAttribute(cells[5], "data-low", row.outcome === "refused");
-      setText(cells[6], row.left ? amount(row.left, true) : "–");
+      // A refusal's reason says what is left of the budget that cannot pay; that may be the population's.
+      setText(cells[6], row.left && row.outcome !== "refused" ? amount(row.left, true) : "–");
       setText(cells[7], row.request ?? "–");
       cells.forEach((cell) => cell.toggleAttribute("data-empty", cell.textContent === "–"));
     },
