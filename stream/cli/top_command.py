@@ -170,7 +170,7 @@ def draw_screen(data: ScreenData, width: int, *, live: bool = False) -> Renderab
     parts.append(_rejected_line(data.rejected))
     parts += [Text(escape_text(one.describe()), "red") for one in data.overview.stalled]
     if data.refusals is not None:
-        parts += [_refusal_line(one) for one in data.refusals.items]
+        parts += [_refusal_line(one, data.overview.time) for one in data.refusals.items]
     elif any(row.kind == "events" for row in data.sources.items):
         parts.append(Text("Refused events of live topics: for operators' tokens only", "bright_black"))
     return Group(*parts)
@@ -307,8 +307,8 @@ def _rejected_line(rejected: RejectedView) -> Text:
     return Text(f"Rejected {rejected.total:,}: {reasons}", "yellow")
 
 
-def _refusal_line(refused: RefusedEvents) -> Text:
-    when = f" at {_format_time(refused.last)}"
+def _refusal_line(refused: RefusedEvents, now: float) -> Text:
+    when = f", {_format_duration(max(now - refused.last, 0.0))} ago,"
     parts = describe_refused_share(refused.sources, refused.share, refused.events, refused.reason, when)
     return Text(": ".join(map(escape_text, parts)), "red")
 

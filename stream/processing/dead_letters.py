@@ -278,7 +278,7 @@ LATEST_EVENTS: Final = 1_000
 MAX_REASONS: Final = 64
 """Maximum number of reasons of a partition; feeds have about twenty, and about twenty more for each attribute."""
 OTHER_REASON: Final = "other"
-RECENT_SECONDS: Final = 600.0
+SHOWN_SECONDS: Final = 86_400.0
 """Seconds after a topic's latest refused event during which the share is shown."""
 
 SHARES: Final = (
@@ -351,7 +351,7 @@ def describe_refused_share(
 ) -> tuple[str, str]:
     """Return a topic's ``sources``, and in a sentence the share that one of them or more refused, and the reason.
 
-    ``when`` is the time of the latest refusal, as `` at …``. Marks are counted as records, later accepted events are not
+    ``when`` is the time of the latest refusal, such as ``, 3 min ago,``. Marks are counted as records, later accepted events are not
     known, and dead letters do not name the source.
     """
     by = " by at least one of these sources (feeds' logs name it)" if len(sources) > 1 else ""
@@ -398,6 +398,6 @@ class TopicRefusals:
             self.last = max(self.last, time)
 
     def share(self, now: float) -> RefusedShare | None:
-        """Return the refused share; None if the latest refusal is more than ``RECENT_SECONDS`` old."""
-        found = None if now - self.last > RECENT_SECONDS else refused_share(list(self._partitions.values()))
+        """Return the refused share; None if the latest refusal is more than ``SHOWN_SECONDS`` old."""
+        found = None if now - self.last > SHOWN_SECONDS else refused_share(list(self._partitions.values()))
         return None if found is None else replace(found, last=self.last)

@@ -37,6 +37,7 @@ from schemas import (
     Interval,
     Query,
     Source,
+    StandingQuery,
     StreamSpec,
     TableSource,
     ValuesSource,
@@ -153,6 +154,7 @@ def reasons_of(
     if query is None and source is None and answer.window is None:
         return ()
     standing = None if spec is None else spec.standing
+    asked = standing if query is None else query
     if answer.outcome in {"above", "below"} and answer.estimate is None:
         threshold: float | None = None if query is None else query.threshold
         if standing is not None and spec is not None:
@@ -165,10 +167,9 @@ def reasons_of(
     elif answer.estimate is not None:
         numbers, intervals = (answer.estimate,), (answer.interval,)
     else:
-        return () if query is None else _reasons_of_texts(answer, query, source)
+        return () if asked is None else _reasons_of_texts(answer, asked, source)
     # The alpha of a quantile is in rows, so only the interval bounds the error of the value. Each quantile of a window
     # has an interval.
-    asked = standing if query is None else query
     is_rank = asked is not None and (asked.quantile is not None or getattr(asked, "iqr", None) is not None)
     may_be_rank = is_rank or (asked is None and answer.window is None)
     alpha = None if may_be_rank else answer.alpha
@@ -186,14 +187,16 @@ def reasons_of(
     )
 
 
-def _reasons_of_texts(answer: Answer, query: Query, source: Source | None) -> tuple[str | None, ...]:
+def _reasons_of_texts(
+    answer: Answer, asked: Query | StandingQuery, source: Source | None
+) -> tuple[str | None, ...]:
     """Return ``EXCEEDS_RANGE`` for each quantile of dates or categories whose interval has over two thirds of the values."""
-    name = query.quantile or ""
-    if not isinstance(source, TableSource) or not isinstance(
+    name = asked.quantile or ""
+    if not isinstance(source, TableSource | EventsSource) or not isinstance(
         domain := source.attributes.get(name), Categories | Dates
     ):
         return ()
-    first, end = _allowed_codes(query.where, source, name)
+    first, end = _allowed_codes(asked.where, source, name)
     most = 2 * LARGEST_SHARE * (end - first)
     codes = ((_code_of(domain, low), _code_of(domain, high)) for low, high in answer.choice_intervals or ())
     return tuple(EXCEEDS_RANGE if high - low + 1 > most else None for low, high in codes)

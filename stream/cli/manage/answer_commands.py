@@ -32,7 +32,6 @@ from stream.formatting import NOT_INFORMATIVE, did_you_mean
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
 from stream.processing.dead_letters import (
-    RECENT_SECONDS,
     RefusedShare,
     TopicRefusals,
     describe_refused_share,
@@ -277,6 +276,8 @@ RETRY_SECONDS: Final = 5.0
 LOOKUP_SECONDS: Final = 30.0
 """Seconds between two reads of the ledger for the sources of unknown topics."""
 
+RECENT_SECONDS: Final = 600.0
+"""Seconds before the start from which ``watch`` reads refused events."""
 FindSources = Callable[[], Awaitable[list[EventsSource]]]
 ShowRefusal = Callable[[list[str], RefusedShare], None]
 

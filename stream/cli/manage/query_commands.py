@@ -379,7 +379,7 @@ def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
     if answer.choices is not None and with_estimates:
         parts.append(", ".join(format_choices(answer)))
     ends = answer.choice_intervals if answer.choice is not None else None
-    alpha, count = shown_alpha(answer), len(answer.estimates or (0,))
+    alpha, count = shown_alpha(answer), len(answer.estimates or answer.choices or (0,))
     marked = len(answer.uninformative) if answer.window is not None and with_estimates else 0
     facts = [
         "" if alpha is None else f"±{alpha}",

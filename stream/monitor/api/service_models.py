@@ -187,7 +187,7 @@ class RefusedEvents(ApiModel):
 
 
 class RefusalsView(ApiModel):
-    """Live topics with events that were refused in the last ten minutes."""
+    """Live topics with events that were refused in the last 24 hours."""
 
     items: list[RefusedEvents]
 

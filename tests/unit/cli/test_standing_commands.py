@@ -74,7 +74,7 @@ def test_commands_show_declaration_questions_and_promises(driver: Driver) -> Non
     assert " events with probability 0.95" in run_connected("stream", "open", json.dumps(median))
     people = standing("people", {"kind": "laplace", "answers": 9000}, count="people")
     said = run_connected("stream", "open", json.dumps(people))
-    assert "; each person counts once in a window, in the group of the first event" in said
+    assert "; each person counts once in a window; with groups, in that of the first event" in said
     assert bound not in said
     running = standing("running", {"kind": "running_count", "steps": 9}, window={"size": "1h"})
     said = run_connected("stream", "open", json.dumps(running))

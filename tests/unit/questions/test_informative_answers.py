@@ -128,7 +128,11 @@ FLIGHTS = parse_source(
         person="tail",
         time="at",
         contribution=1,
-        attributes={"delay": AGES, "carrier": ["A", "B"]},
+        attributes={
+            "delay": AGES,
+            "carrier": ["A", "B"],
+            "day": {"kind": "date", "minimum": "2024-01-01", "maximum": "2024-01-09"},
+        },
     )
 )
 
@@ -173,6 +177,12 @@ def test_quantile_of_texts_is_marked_by_the_width_of_its_interval() -> None:
     result = _answer(by_sex).with_question(_query({"quantile": "day", "group_by": ["sex"]}), table)
     assert [row.get("informative", True) for row in result.rows()] == [False, True]
     assert result.warnings[-1] == f"not informative: 1 of 2 numbers; {EXCEEDS_RANGE}"
+
+
+def test_quantile_of_the_dates_of_a_window_is_marked_by_the_width_of_its_interval() -> None:
+    for low, expected in (("2024-01-02", EXCEEDS_RANGE), ("2024-01-03", None)):
+        answer = {"choice": "2024-01-05", "choice_intervals": ((low, "2024-01-08"),)}
+        assert _window_reasons(answer, {"kind": "laplace", "answers": 4}, quantile="day") == (expected,)
 
 
 def test_value_of_a_feed_is_compared_with_its_range() -> None:
