@@ -190,7 +190,7 @@ TrailRecord = Annotated[
 class SourceRecord(Event, wire_omits={"noted", "unnoted", "population", "period", "version"}):
     """A source with its totals: ``granted`` less ``refunded`` counts against the budget.
 
-    The budget service adds up what the streams have ``spent``, within seconds; without one it is behind.
+    ``spent`` is the sum over the streams. The budget service updates it within seconds; while none runs, it is too small.
     If the budget renews, the totals cover all periods, and ``period`` and ``left`` are about the current period.
     ``version`` is the version of the data with this ``fingerprint``. ``noted`` is the ledger's time, in milliseconds,
     of the last totals in the trail; ``unnoted`` is true if something was spent after that.

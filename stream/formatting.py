@@ -291,7 +291,7 @@ def describe_counted_events(count: object, bound_text: str) -> str:
     """
     if count != "people" or not bound_text:
         return bound_text
-    return "each person counts once in a window; with groups, in that of the first event"
+    return "each person counts once in a window, with groups in the group of the person's first event"
 
 
 def describe_promise_bound(spec: StreamSpec, bound_text: str, total: int | None) -> str:

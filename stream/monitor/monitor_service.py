@@ -94,6 +94,7 @@ async def serve_monitor(
             settings,
             client.request,
             lambda: _readiness(reader, trail_reader, groups, reader_watch),
+            lambda: reader.unread_offsets == 0,
             asker=asker,
             alerts=alerts,
             answers=AnswerLog(settings, client.topics) if asker is not None or alerts is not None else None,

@@ -188,7 +188,8 @@ class MonitorTables:
             self.totals.answered += entry.answered
             self.totals.tops += entry.tops
             self.stream_periods.remove(entry.name, period=entry.is_of_period)
-            self._count_state(self._find_listed(entry), 1)  # of a model, or of the period before
+            if entry.grant is not None:
+                self._count_state(self._find_listed(entry), 1)  # of a model, or of the period before
 
     def _add_source(self, record: SourceRecordShape, raw: bytes, time: float) -> None:
         source = record.source

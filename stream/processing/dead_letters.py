@@ -351,8 +351,8 @@ def describe_refused_share(
 ) -> tuple[str, str]:
     """Return a topic's ``sources``, and in a sentence the share that one of them or more refused, and the reason.
 
-    ``when`` is the time of the latest refusal, such as ``, 3 min ago,``. Marks are counted as records, later accepted events are not
-    known, and dead letters do not name the source.
+    ``when`` is the time of the latest refusal, such as ``, 3 min ago,``. Marks are counted as records, later accepted
+    events are not known, and dead letters do not name the source.
     """
     by = " by at least one of these sources (feeds' logs name it)" if len(sources) > 1 else ""
     text = f"{share} of the {format_count(events, 'record')} up to the latest refused one{when} were refused{by}; most often: {reason}"
@@ -392,10 +392,12 @@ class TopicRefusals:
         """The time of the latest event's first dead letter, in Unix seconds; later sources may read old events again."""
         self._partitions: dict[int, PartitionRefusals] = {}
 
-    def add(self, partition: int, offset: int, reason: str, time: float) -> None:
-        """Add a dead letter's event, its reason, and the time of the refusal."""
-        if self._partitions.setdefault(partition, PartitionRefusals()).add(offset, reason):
+    def add(self, partition: int, offset: int, reason: str, time: float) -> bool:
+        """Add a dead letter's event, its reason and the time of the refusal; return False if the event is not new."""
+        is_new = self._partitions.setdefault(partition, PartitionRefusals()).add(offset, reason)
+        if is_new:
             self.last = max(self.last, time)
+        return is_new
 
     def share(self, now: float) -> RefusedShare | None:
         """Return the refused share; None if the latest refusal is more than ``SHOWN_SECONDS`` old."""

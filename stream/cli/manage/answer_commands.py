@@ -277,7 +277,8 @@ LOOKUP_SECONDS: Final = 30.0
 """Seconds between two reads of the ledger for the sources of unknown topics."""
 
 RECENT_SECONDS: Final = 600.0
-"""Seconds before the start from which ``watch`` reads refused events."""
+"""``watch`` reads refused events from this many seconds before its start."""
+
 FindSources = Callable[[], Awaitable[list[EventsSource]]]
 ShowRefusal = Callable[[list[str], RefusedShare], None]
 
@@ -298,8 +299,8 @@ class RefusalWarnings:
             except SottoError:
                 continue
             topic = self._topics.setdefault(letter.topic, TopicRefusals())
-            topic.add(letter.partition, letter.offset, letter.reason, letter.time)
-            self._unreported.add(letter.topic)
+            if topic.add(letter.partition, letter.offset, letter.reason, letter.time):
+                self._unreported.add(letter.topic)
 
     def is_due(self, now: float) -> bool:
         """Return True if a topic has dead letters that no recent warning reported."""

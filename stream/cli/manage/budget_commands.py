@@ -12,8 +12,14 @@ from pydantic import TypeAdapter
 
 from schemas import EventsSource, Population, Source, TableSource, ValuesSource
 from stream.cli.app import LazyCommand, make_lazy_group
-from stream.cli.manage.budget_rows import show_attributes, show_budget, warn_about_late_spending
-from stream.cli.manage.record_rows import AllPeriods, group_by_name, join_grants, warn_about_topic
+from stream.cli.manage.budget_rows import show_attributes, show_budget
+from stream.cli.manage.record_rows import (
+    AllPeriods,
+    group_by_name,
+    join_grants,
+    warn_about_late_spending,
+    warn_about_topic,
+)
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -158,9 +164,7 @@ def refresh(
     show_result({"receipt": receipt, "closed": ended}, text, *notes, as_json=as_json)
 
 
-_OLD_VERSION: Final = (
-    "a worker answers from the old version until it has loaded the new one; answers name versions after the first"
-)
+_OLD_VERSION: Final = "a worker answers from the old version until it has loaded the new one; an answer from version 2 or later names its version"
 
 
 def _confirm_closing(source: str, streams: Sequence[str]) -> None:
@@ -219,6 +223,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         grants = join_grants(client, client.list_streams(source, limit=limit))
         record, allotments = client.budget(source), client.list_allotments(source=source)
         people = None if record.population is None else client.population(record.population)
+        warnings = list(warn_about_late_spending(client, grants))
     if as_json:
         digests = {
             one.grant.spec.stream: {"status": one.status, "written": one.written} for one in grants if one.status
@@ -270,7 +275,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         ],
         optional=["analyst"],
     )
-    print_warnings(warn_about_late_spending(record.spent, [one.totals.spent for one in grants]))
+    print_warnings(warnings)
     for one in grants:
         if one.state == "not answering":
             say(f"{one.grant.spec.stream} is not answering: {one.reason}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
 from schemas import (
@@ -56,17 +55,6 @@ def show_budget(
             ["allotment", "analysts", "may have", "granted", "spent", "refunded", "left", "streams"],
             [_allotment_row(one, budgets) for one in sorted(allotments, key=lambda one: one.allotment)],
         )
-
-
-def warn_about_late_spending(recorded: Amount, streams: Sequence[Amount]) -> Iterator[str]:
-    """Warn if some ``streams`` of a source have together spent more than the source's record says."""
-    added, noted = math.fsum(map(_part_that_adds_up, streams)), _part_that_adds_up(recorded)
-    if noted < added and not math.isclose(noted, added):
-        yield "its streams have spent more than the source's 'spent' says: a budget service adds it up within seconds; see whether one runs"
-
-
-def _part_that_adds_up(spent: Amount) -> float:
-    return spent.epsilon if spent.rho is None else spent.rho
 
 
 def show_attributes(source: Source) -> None:

@@ -188,7 +188,7 @@ def ask(
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
     print_warnings(answer.warnings)
     if dry_run and answer.is_priced:
-        _show_price(answer, as_json=as_json, has_default_limit=alpha is not None and max_price is None)
+        _show_price(answer, as_json=as_json, has_default_limit=query.alpha is not None and query.max_price is None)
         return
     if answer.outcome == "rejected":
         print_warnings(_warn_of_commas(group_by or ()))
@@ -244,7 +244,9 @@ def _show_price(answer: Result, *, as_json: bool, has_default_limit: bool) -> No
     else:
         say(f"{answer.stream}: the answer costs at most ε {format_error_bound(answer.price)}; nothing was charged")
         if has_default_limit:
-            say(f"if that is more than {DEFAULT_MAX_PRICE} of the stream's grant, ask with a --max-price")
+            say(
+                f"without --max-price, a question that may cost more than {DEFAULT_MAX_PRICE} of the stream's grant is rejected"
+            )
 
 
 def show_answer(answer: Result, *, as_json: bool) -> None:

@@ -126,6 +126,22 @@ def join_grants(client: Client, grants: Sequence[GrantRecord]) -> list[ShownGran
     return [ShownGrant(grant, *statuses.get(grant.spec.stream, (None, None))) for grant in grants]
 
 
+def warn_about_late_spending(client: Client, grants: Sequence[ShownGrant]) -> Iterator[str]:
+    """Warn if the ledger lacks spending that streams have reported; a source's ``spent`` is the sum of its grants."""
+    reported = {
+        one.grant.spec.stream: one.totals.spent for one in grants if _exceeds(one.totals.spent, one.grant.spent)
+    }
+    if reported:  # the ledger is read again, because it was read before the reports
+        source = next(one.grant.spec.source for one in grants)
+        now = {one.spec.stream: one.spent for one in client.list_streams(source)}
+        if any(_exceeds(spent, now.get(stream, spent)) for stream, spent in reported.items()):
+            yield "the source's 'spent' is less than its streams have spent: a budget service corrects that within seconds; check that one runs"
+
+
+def _exceeds(spent: Amount, recorded: Amount) -> bool:
+    return spent.epsilon > recorded.epsilon or (spent.rho or 0.0) > (recorded.rho or 0.0)
+
+
 def warn_about_topic(source: Source) -> None:
     """Warn if feeds refuse the topic of a live source."""
     if isinstance(source, EventsSource) and source.period_of is None:

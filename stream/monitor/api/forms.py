@@ -263,13 +263,12 @@ def plan_opening(
     spec, calibration = chosen.spec, plan_stream(chosen.spec, source)
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     bound_text = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
-    # Of a source and its population, the plan shows the one that cannot pay, and if they are alike, the lesser.
+    # Of a source's budget and its population's, the plan shows the one that cannot pay; if both or neither can, the lesser.
     left, left_of = entry.record.left, None
     can_pay = entry.record.state == "open" and _is_affordable(entry.record.left, cost)
     if population is not None:
         people_can_pay = population.state == "open" and _is_affordable(population.left, cost)
-        is_less = not _is_affordable(population.left, entry.record.left)
-        if is_less if can_pay == people_can_pay else can_pay:
+        if _is_less(population.left, left) if can_pay == people_can_pay else can_pay:
             left, left_of = population.left, population.population.population
         can_pay = can_pay and people_can_pay
     return Plan(
@@ -374,6 +373,13 @@ def _chosen_method(spec: StreamSpec, source: Source) -> str | None:
         return name_of(plan_stream(spec, source))
     except (Refused, PlanError, ValueError, ArithmeticError):
         return None
+
+
+def _is_less(left: Amount, other: Amount) -> bool:
+    """Return whether a budget has less ε (or ρ) left; False if their accountants differ."""
+    if left.rho is None or other.rho is None:
+        return left.rho is other.rho and (left.epsilon, left.delta) < (other.epsilon, other.delta)
+    return left.rho < other.rho
 
 
 def _is_affordable(left: Amount, cost: Amount) -> bool:

@@ -83,6 +83,8 @@ class Monitor:
     send_request: Callable[[Request], Awaitable[Receipt]]
     """Sends a request to the budget service and waits for its committed receipt; Refused if it is refused."""
     readiness: Callable[[], Readiness]
+    has_read_topics: Callable[[], bool] = lambda: True
+    """Returns True once the tables have all records that were committed before the start."""
     clock: Callable[[], float] = time.time
     asker: Asker | None = None
     alerts: Alerts | None = None
@@ -127,7 +129,7 @@ class Monitor:
             return False
 
     def is_complete(self) -> bool:
-        """Return True once the monitor has been ready: its tables have all records from before its start."""
+        """Return True once the monitor has been ready, so that it also knows trail, processes and lags."""
         self._complete = self._complete or self.readiness().ready
         return self._complete
 

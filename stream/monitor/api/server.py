@@ -289,7 +289,7 @@ def _make_handler(monitor: Monitor, route: Route) -> Handler:
                 view = route.handle(monitor, call)
             if isawaitable(view):
                 view = await view
-        if isinstance(view, _LISTS) and not monitor.is_complete():
+        if isinstance(view, _LISTS) and not monitor.has_read_topics():
             raise _still_reading_error(monitor)
         unready = isinstance(view, Readiness) and not view.ready
         return _json_response(view, 503 if unready else 200)
@@ -307,7 +307,7 @@ def _explain_unread(monitor: Monitor) -> Iterator[None]:
     try:
         yield
     except ProblemError as error:
-        if error.problem.status == 404 and not monitor.is_complete():
+        if error.problem.status == 404 and not monitor.has_read_topics():
             raise _still_reading_error(monitor) from None
         raise
 

@@ -152,8 +152,7 @@ def list_sources(tables: MonitorTables, query: SourceQuery) -> SourcePage:
         found = [
             entry
             for name in names
-            if (entry := _find_entry(tables.sources, periods, name))
-            and query.state in {None, _latest_entry(tables.sources, periods, entry).record.state}
+            if (entry := _find_entry(tables.sources, periods, name)) and query.state in {None, entry.record.state}
         ]
         matching = len(found)
         page = _sort_and_slice(
@@ -221,11 +220,14 @@ def _matching_names(periods: PeriodsByName, query: SourceQuery | StreamQuery) ->
 
 def _find_entry(entries: Mapping[str, _Entry], periods: PeriodsByName, name: str) -> _Entry | None:
     """Return the entry of a name; if only its periods have entries, return the entry of the latest period."""
-    return entries.get(name) or entries.get(periods.latest_name(name) or "")
+    entry = entries.get(name)
+    if entry is None or (isinstance(entry, StreamEntry) and entry.grant is None):
+        return entries.get(periods.latest_name(name) or "")
+    return entry
 
 
 def _latest_entry(entries: Mapping[str, _Entry], periods: PeriodsByName, entry: _Entry) -> _Entry:
-    """Return the entry that lists show: the entry of the latest period if there are periods, else ``entry``."""
+    """Return the entry whose figures lists show: the latest period's if there are periods, else ``entry``."""
     name = entry.name if isinstance(entry, StreamEntry) else entry.record.source.source
     return entries.get(periods.latest_name(name) or "", entry)
 

@@ -41,7 +41,7 @@ function ask(source, session) {
     async perform(token, request) {
       const body = { kind: "refresh", request, source, close: all.control.checked };
       const receipt = await send("/api/refreshes", token, { method: "POST", body });
-      return `The source has version ${receipt.version} of its data; the workers of its streams follow within moments.\n${receiptLine(receipt)}`;
+      return `The source has version ${receipt.version} of its data; until a worker has loaded it, answers are about the old version.\n${receiptLine(receipt)}`;
     },
   });
   all.control.addEventListener("change", () => streams && show());

@@ -270,7 +270,7 @@ def max_price_refusal(
         limit = f"{Decimal(f'{epsilon_of(calibration, max_parts, math.floor):.4g}'):f}"
         cost = f"ε = {Decimal(f'{price:.6g}'):f}"
     verb = "may cost up to" if at_most else "costs"
-    # Neither an alpha lowers the price of the first measurements, nor that of an answer with Gaussian noise.
+    # A larger alpha lowers neither the price of the first measurements nor that of an answer with Gaussian noise.
     remedy = "with a larger max_price" if opening or price is None else "with a larger alpha or a larger max_price"
     if opening:
         cost += ", as the first answer pays for the stream's first measurements"

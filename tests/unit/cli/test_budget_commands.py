@@ -8,9 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from schemas import Position, StreamStatus
 from sotto import Driver
 from stream.cli import output
-from stream.cli.manage.budget_rows import warn_about_late_spending
 from stream.cli.service_commands import describe_addresses, warn_about_witnesses
 from stream.dev.ledger_restoration import HALTED_REASON, ROLLBACK_REASONS
 from stream.questions.source_warnings import warn_about_repetition
@@ -53,18 +53,33 @@ def test_population_is_registered_joined_and_shown(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("accountant", ["pure", "zcdp"])
-def test_spending_of_a_source_is_late_if_its_streams_have_spent_more(driver: Driver, accountant: str) -> None:
-    """A budget service adds up what streams spend; in memory it does so at once."""
+def test_source_warns_if_the_ledger_lacks_spending_of_its_streams(
+    driver: Driver, accountant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker reports what a stream has spent before the budget service adds it up; under zCDP only ε grows."""
     driver.register(source(accountant=accountant, delta=0.0 if accountant == "pure" else 1e-6))
-    spent = []
-    for name in ("a", "b"):
-        driver.open(spec(name, epsilon=0.1, cutoff=3))
-        driver.ask(name, value=HIGH)
-        spent.append(driver.budget("feed").spent)
-    [warning] = warn_about_late_spending(spent[0], [spent[0], spent[0]])
-    assert "its streams have spent more" in warning
-    assert not list(warn_about_late_spending(spent[1], [spent[0], spent[0]]))
-    assert "have spent more" not in run_connected("source", "show", "feed")
+    driver.open(spec("a", epsilon=0.1, cutoff=3))
+    driver.ask("a", value=HIGH)
+    earlier = driver.list_streams("feed")
+    driver.ask("a", value=HIGH)
+    [now] = driver.list_streams("feed")
+    status = StreamStatus(
+        stream="a",
+        source="feed",
+        incarnation=now.identity.incarnation,
+        state="open",
+        answered=now.answered,
+        tops=now.tops,
+        tops_left=1,
+        spent=now.spent,
+        alpha=1.0,
+        position=Position(topic="queries", partition=0, offset=1),
+    )
+    monkeypatch.setattr(driver, "statuses", lambda _: {"a": (status, 1.0)})
+    said = "the source's 'spent' is less than its streams have spent"
+    assert said not in run_connected("source", "show", "feed")
+    monkeypatch.setattr(driver, "list_streams", lambda *_, **__: earlier)
+    assert said in run_connected("source", "show", "feed")
 
 
 def test_allotment_is_made_spent_and_shown(driver: Driver) -> None:

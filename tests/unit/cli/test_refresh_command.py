@@ -44,10 +44,12 @@ def refresh(*options: str, answer: str | None = None) -> Result:
 def test_refresh_command_prints_the_fate_of_each_stream() -> None:
     said = refresh("--yes")
     assert "source visits has version 2 of its data; 1 stream is closed: histogram" in said.stdout
+    assert (note := "a worker answers from the old version until it has loaded the new one") in said.stdout
     shown = CliRunner().invoke(app, ["source", "show", "visits"], env={"COLUMNS": "200"})
     assert "visits (open, version 2 of the data)" in shown.stdout
     found = json.loads(refresh("--close", "--yes", "--json").stdout)
     assert (found["receipt"]["version"], found["closed"]) == (3, ["laplace"])
+    assert note not in refresh("--yes").stdout, "no stream is left"
 
 
 def test_refresh_that_closes_streams_needs_a_confirmation(driver: Driver) -> None:

@@ -74,7 +74,7 @@ def test_commands_show_declaration_questions_and_promises(driver: Driver) -> Non
     assert " events with probability 0.95" in run_connected("stream", "open", json.dumps(median))
     people = standing("people", {"kind": "laplace", "answers": 9000}, count="people")
     said = run_connected("stream", "open", json.dumps(people))
-    assert "; each person counts once in a window; with groups, in that of the first event" in said
+    assert "; each person counts once in a window, with groups in the group of the person's first event" in said
     assert bound not in said
     running = standing("running", {"kind": "running_count", "steps": 9}, window={"size": "1h"})
     said = run_connected("stream", "open", json.dumps(running))
@@ -310,6 +310,22 @@ def test_answers_mark_quantiles_of_a_window(intervals: list[list[int]], mark: st
     answer = {"id": "1", "stream": "s", "outcome": "answer", "window": WINDOW, **numbers}
     line = _format_answer(Result.read(json.dumps(answer).encode()))
     assert line.endswith(f"noisy{mark})")
+
+
+@pytest.mark.parametrize(("first", "mark"), [("2013-01-01", ", 1 of 2 not informative"), ("2013-01-28", "")])
+def test_answers_mark_quantiles_of_dates_of_a_window(driver: Driver, first: str, mark: str) -> None:
+    day = {"kind": "date", "minimum": "2013-01-01", "maximum": "2013-01-31"}
+    driver.register(flights(attributes={"day": day}))
+    driver.open(
+        standing("numbers", {"kind": "laplace", "answers": 9}, quantile="day", q=[0.5, 0.9], by=[], where=None)
+    )
+    ends = [[first, "2013-01-31"], ["2013-01-28", "2013-01-31"]]
+    answer = {"id": "1", "stream": "numbers", "outcome": "answer", "window": WINDOW, "basis": "noisy"}
+    read = Result.read(json.dumps({**answer, "choices": ["2013-01-29"] * 2, "choice_intervals": ends}).encode())
+    line = _format_answer(
+        read.with_stream(driver.grant("flights", "numbers").spec, driver.budget("flights").source)
+    )
+    assert line.endswith(f"(noisy{mark})")
 
 
 def test_attribute_named_like_a_column_is_shown_beside_it() -> None:

@@ -381,7 +381,7 @@ def test_notice_has_the_bound_over_all_windows_of_running_counts_only() -> None:
 @pytest.mark.parametrize(
     ("count", "bound"),
     [
-        ("people", "each person counts once in a window; with groups, in that of the first event"),
+        ("people", "each person counts once in a window, with groups in the group of the person's first event"),
         ("events", "of each 'tailnum' at most 5 events count in a window"),
     ],
 )

@@ -77,9 +77,19 @@ async def test_allotment_has_no_more_left_than_its_budget() -> None:
         assert row["limited_by"] == [limit]
 
 
-@pytest.mark.parametrize("patients", [{"epsilon": 8.0, "delta": 1e-5}, {"epsilon": 8.0}])
-async def test_plan_is_affordable_only_if_source_and_population_can_pay(patients: dict[str, Any]) -> None:
-    """The population has less ε than the source, and more δ or none; the plan names the budget that is less."""
+@pytest.mark.parametrize(
+    ("patients", "expected"),
+    [
+        ({"epsilon": 8.0, "delta": 1e-5}, [(8.0, "patients"), (8.0, "patients"), (8.0, "patients")]),
+        ({"epsilon": 8.0}, [(8.0, "patients"), (8.0, "patients"), (8.0, "patients")]),
+        ({"epsilon": 9.25}, [(9.0, None), (9.0, None), (9.0, None)]),
+        ({"epsilon": 9.75}, [(9.0, None), (9.0, None), (9.0, None)]),
+    ],
+)
+async def test_plan_shows_the_budget_that_cannot_pay_or_the_lesser(
+    patients: dict[str, Any], expected: list[tuple[float, str | None]]
+) -> None:
+    """The population has more δ than the source, or none."""
     installation = Installation()
     table = source("people", "table", epsilon=9.0, delta=1e-6, attributes={"sex": ["F", "M"]})
     installation.driver.register(table, {"sex": ["F", "M"] * 50})
@@ -87,11 +97,11 @@ async def test_plan_is_affordable_only_if_source_and_population_can_pay(patients
     installation.driver.join("people", "patients")
     installation.flow()
     async with installation.web() as client:
-        for epsilon, affordable, left in ((8.5, False, 8.0), (9.5, False, 8.0), (7.5, True, 8.0)):
+        for epsilon, shown in zip((8.5, 9.5, 7.5), expected, strict=True):
             wanted = stream("counts", "people", epsilon=epsilon, mechanism={"kind": "laplace", "answers": 9})
             plan = await post(client, "/api/plan", wanted, VIEWER)
-            assert plan["affordable"] is affordable
-            assert (plan["left"]["epsilon"], plan["left_of"]) == (left, "patients")
+            assert plan["affordable"] is (epsilon <= min(9.0, patients["epsilon"]))
+            assert (plan["left"]["epsilon"], plan["left_of"]) == shown
 
 
 async def test_allotted_delta_is_left_out_if_the_population_has_none() -> None:

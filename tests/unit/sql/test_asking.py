@@ -162,6 +162,13 @@ def test_free_answer_of_pmw_costs_nothing() -> None:
     assert again.epsilon == 0
 
 
+@pytest.mark.parametrize(("mechanism", "warns"), [(PMW, False), ({**PMW, "worst_case": True, "rows": 500}, True)])
+def test_table_warns_of_estimates_only_if_a_number_has_no_interval(mechanism: dict[str, Any], warns: bool) -> None:
+    table = opened(mechanism, 50).sql("SELECT COUNT(*) FROM patients WHERE age < 25")
+    assert ("count(*) 95% low" in table.columns) is not warns
+    assert any("numbers without a 95 % interval" in one for one in table.warnings) is warns
+
+
 def test_statement_beyond_the_grant_is_refused_uncharged() -> None:
     """A grant that pays for only a part of a statement's questions is not charged for this part."""
     few = driver(answers=2)

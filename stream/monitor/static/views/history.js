@@ -230,10 +230,11 @@ function answerText({ question, answer, groups, uninformative }) {
     return `No text is released${answer.basis === "too-many-texts" ? ": too many texts" : ""}`;
   }
   const names = keys?.map(isolate) ?? tops?.map(pairs) ?? (groups.length ? groups.map(pairs) : null);
-  if (estimates) {
-    return listFirst(estimates.map((one, index) => `${names ? `${names[index]}: ` : ""}${numberText(one, intervals?.[index], alpha)}${mark(index)}`)) + describeHiddenMarks(marked);
+  const several = estimates?.map((one, index) => numberText(one, intervals?.[index], alpha)) ?? choices;
+  if (several) {
+    return listFirst(several.map((one, index) => `${names ? `${names[index]}: ` : ""}${one}${mark(index)}`)) + describeHiddenMarks(marked);
   }
-  const text = typeof value === "number" ? numberText(value, ends, alpha) : (choice ?? (choices ? listFirst(choices) : names ? listFirst(names) : ""));
+  const text = typeof value === "number" ? numberText(value, ends, alpha) : (choice ?? (names ? listFirst(names) : ""));
   const told = (outcome === "answer" && text) || reason?.startsWith("exhausted: ") ? "" : OUTCOMES[outcome];
   return [told, text, told ? reason : reason && capital(reason)].filter(Boolean).join(": ") + mark(0);
 }

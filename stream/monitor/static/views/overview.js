@@ -42,7 +42,7 @@ export function overviewView() {
   };
   const above = new Chart({ title: "Charged answers per second", format: (value) => rate(value), height: 190 });
   const below = new Chart({ title: "Other answers per second", format: (value) => rate(value), height: 190 });
-  const noBudget = make("p", { class: "reason", role: "status", hidden: true }, "No budget service runs: until one does, no source is registered, and no stream is opened, extended or closed, and no source's 'spent' grows. Start one with 'sotto serve budget'.");
+  const noBudget = make("p", { class: "reason", role: "status", hidden: true }, "No budget service runs: until one does, no source is registered, no stream is opened, extended or closed, and no source's 'spent' grows. Start one with 'sotto serve budget'.");
   const notReady = make("p", { class: "reason", role: "status", hidden: true });
   const since = make("p", { class: "quiet", hidden: true });
   const sources = sourceList();
