@@ -339,15 +339,15 @@ def test_ask_dry_run_prints_the_price_and_takes_limits(monkeypatch: pytest.Monke
     monkeypatch.setattr(query_commands, "_ask_question", price)
     given = ["ask", "s", "--where", "x > 1", "--alpha", "5"]
     dry = CliRunner().invoke(app, [*given, "--dry-run"])
-    price, limit = dry.stdout.splitlines()
-    assert (dry.exit_code, price) == (0, "s: the answer costs at most ε 0.6201; nothing was charged")
+    line, limit = dry.stdout.splitlines()
+    assert (dry.exit_code, line) == (0, "s: the answer costs at most ε 0.6201; nothing was charged")
     assert limit.startswith("without --max-price, a question that may cost more than 10% of the stream's grant")
     assert json.loads(CliRunner().invoke(app, [*given, "--dry-run", "--json"]).stdout)["price"] == 0.62004
     assert CliRunner().invoke(app, [*given, "--max-price", "10%"]).exit_code == 0
     assert CliRunner().invoke(app, [*given, "--max-price", "0.5"]).exit_code == ExitStatus.REJECTED
     assert limits == [None, None, "10%", 0.5]
     for options in (["--max-price", "0.5"], ["--question", '{"max_price": 0.9}']):
-        assert CliRunner().invoke(app, [*given, *options, "--dry-run"]).stdout.splitlines() == [price]
+        assert CliRunner().invoke(app, [*given, *options, "--dry-run"]).stdout.splitlines() == [line]
     wrong = CliRunner().invoke(app, [*given, "--max-price", "much"])
     assert str(wrong.exception).startswith("--max-price: give an ε from 0 to 1000, as 0.1, or a part")
 
