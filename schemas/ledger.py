@@ -269,6 +269,7 @@ class AllotmentRecord(Event, wire_omits={"source", "population", "period"}):
 class GrantRecord(Event, wire_omits={"extensions", "analyst", "standing", "population_standing", "lost"}):
     """A stream's grant: its cost with all extensions, its known spending and its refund.
 
+    ``answered`` is as of the last charge: a stream's status also counts the answers since then that cost nothing.
     ``ending`` is the requested end; an ``exhausted`` stream ended without a request. ``analyst`` is the analyst who
     requested the grant. ``settled`` means that its spending is final. ``standing`` is the period of the source's budget in
     which the grant last changed, and ``population_standing`` that of the population's budget; each is set only if the

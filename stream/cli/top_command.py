@@ -308,7 +308,7 @@ def _rejected_line(rejected: RejectedView) -> Text:
 
 
 def _refusal_line(refused: RefusedEvents, now: float) -> Text:
-    when = f", {_format_duration(max(now - refused.last, 0.0))} ago,"
+    when = f", {_format_duration(max(now - refused.last, 0.0))} ago"
     parts = describe_refused_share(refused.sources, refused.share, refused.events, refused.reason, when)
     return Text(": ".join(map(escape_text, parts)), "red")
 

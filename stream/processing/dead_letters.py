@@ -351,11 +351,14 @@ def describe_refused_share(
 ) -> tuple[str, str]:
     """Return a topic's ``sources``, and in a sentence the share that one of them or more refused, and the reason.
 
-    ``when`` is the time of the latest refusal, such as ``, 3 min ago,``. Marks are counted as records, later accepted
+    ``when`` is the time of the latest refusal, such as ``, 3 min ago``. Marks are counted as records, later accepted
     events are not known, and dead letters do not name the source.
     """
     by = " by at least one of these sources (feeds' logs name it)" if len(sources) > 1 else ""
-    text = f"{share} of the {format_count(events, 'record')} up to the latest refused one{when} were refused{by}; most often: {reason}"
+    records = (
+        f"{format_count(events, 'record')} in partitions with refused events, up to the latest refused one{when},"
+    )
+    text = f"{share} of the {records} were refused{by}; most often: {reason}"
     return ", ".join(sources), text
 
 

@@ -173,7 +173,9 @@ async def test_refused_events_are_on_the_sources_page_for_operators(open_page: O
     async with scene.served() as address:
         page = await open_page(address, token=OPERATOR)
         await page.goto(f"{address}/#/sources/visits")
-        refused = page.get_by_text("of the 599 records up to the latest refused one, ")
+        refused = page.get_by_text(
+            "of the 599 records in partitions with refused events, up to the latest refused one, "
+        )
         await expect(refused).to_contain_text(
             re.compile(
                 "refused one, .*, were refused by at least one source of its topic .*again.*; feeds' logs name it.*Most"

@@ -225,14 +225,15 @@ def halt(names: Names, as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(names: Names, as_json: AsJson = False) -> None:
-    """Show a stream's grant."""
+    """Show a stream's grant, with the answers that its worker has reported since the last charge."""
     with Client() as client:
         source, stream = _resolve_names(client, names)
         grant, declared = client.grant(source, stream), client.budget(source).source
         [shown] = join_grants(client, [grant])
         missed = client.missed_events(source, stream)
     if as_json:
-        show_json(grant)
+        newer = {name: getattr(shown.totals, name) for name in ("answered", "tops", "surplus", "spent")}
+        show_json(grant.model_copy(update=newer))
         return
     show_table(
         f"{grant.spec.stream} on {grant.spec.source}: {shown.state}{f' ({shown.reason})' if shown.reason else ''}",

@@ -78,6 +78,10 @@ def test_source_warns_if_the_ledger_lacks_spending_of_its_streams(
     monkeypatch.setattr(driver, "statuses", lambda _: {"a": (status, 1.0)})
     said = "the source's 'spent' is less than its streams have spent"
     assert said not in run_connected("source", "show", "feed")
+    free = status.model_copy(update={"answered": now.answered + 5})
+    with monkeypatch.context() as one:
+        one.setattr(driver, "statuses", lambda _: {"a": (free, 1.0)})
+        assert json.loads(run_connected("stream", "show", "a", "--json"))["answered"] == now.answered + 5
     monkeypatch.setattr(driver, "list_streams", lambda *_, **__: earlier)
     assert said in run_connected("source", "show", "feed")
 

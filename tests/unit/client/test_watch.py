@@ -475,7 +475,7 @@ def test_watch_warns_of_refused_events_once_a_minute() -> None:
         text = [line.plain for line in format_refusal(names, share, 0.0, 60)]
         assert all(len(line) <= 60 for line in text)
         last = time.strftime("%H:%M:%S", time.localtime(1000.0))
-        told = f"{', '.join(names)} 50 to 90 % of the 3 records up to the latest refused one at {last} were refused{by}; most often: partition: person"
+        told = f"{', '.join(names)} 50 to 90 % of the 3 records in partitions with refused events, up to the latest refused one at {last}, were refused{by}; most often: partition: person"
         assert f"! refused {told}" in re.sub(r"\s+", " ", " ".join(text))
 
 

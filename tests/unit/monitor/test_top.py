@@ -87,7 +87,7 @@ def test_draw_screen_shows_refused_live_events_with_cause() -> None:
     assert isinstance(console.file, io.StringIO)
     text = " ".join(console.file.getvalue().split())
     assert (
-        "flights, strict: 50 to 90 % of the 2,000 records up to the latest refused one, 2 h ago, were refused by at least one "
+        "flights, strict: 50 to 90 % of the 2,000 records in partitions with refused events, up to the latest refused one, 2 h ago, were refused by at least one "
         "of these sources (feeds' logs name it); most often: partition" in text
     )
     assert "partitioner=murmur2_random" in text

@@ -100,7 +100,7 @@ export function sourceView({ names: [name], session }) {
   function showRefused(found) {
     refused.hidden = found === undefined;
     if (found !== undefined) {
-      setText(refused, `${found.share} of the ${plural(found.events, "record")} up to the latest refused one, ${ago(found.last)}, were refused${found.sources.length > 1 ? ` by at least one source of its topic (${found.sources.join(", ")}; feeds' logs name it)` : ""}. Most often: ${found.reason}`);
+      setText(refused, `${found.share} of the ${plural(found.events, "record")} in partitions with refused events, up to the latest refused one, ${ago(found.last)}, were refused${found.sources.length > 1 ? ` by at least one source of its topic (${found.sources.join(", ")}; feeds' logs name it)` : ""}. Most often: ${found.reason}`);
     }
   }
 
