@@ -202,8 +202,13 @@ def _expected_error(
             why = f"one charged answer for each of {calibration.cutoff:,} questions; answers no further ones"
             return mean_noise(law), why
         case ReleaseCalibration():
-            universe, each = math.prod(sizes), variance_of(release_law(calibration))
-            spread = sum(count * math.sqrt(2.0 / math.pi * each * universe / count) for count in cells)
+            universe, law = math.prod(sizes), release_law(calibration)
+            # The sum of many cells' noise is nearly Gaussian.
+            of_sum = math.sqrt(2.0 / math.pi * variance_of(law))
+            spread = sum(
+                count * (mean_noise(law) if count == universe else of_sum * math.sqrt(universe / count))
+                for count in cells
+            )
             why = f"measures all {universe:,} cells once; a count has the noise of its cells; no sums and means"
             return spread / sum(cells), why
         case EstimateCalibration(warm_start="workload"):

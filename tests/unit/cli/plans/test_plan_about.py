@@ -72,6 +72,12 @@ def test_expected_error_is_near_the_measured_one() -> None:
             assert choice.error == pytest.approx(np.mean(errors), rel=0.3)
 
 
+def test_cell_of_a_histogram_has_the_error_of_a_count_for_the_same_epsilon() -> None:
+    found = compare_mechanisms(facts((661, 3)), ["x", "y"], build_parameters(epsilon=4.0))
+    errors = {choice.kind: choice.error for choice in found}
+    assert errors["histogram"] == errors["laplace"] == pytest.approx(0.25)
+
+
 def test_plan_about_pairs_names_the_pairs_that_it_leaves_out() -> None:
     """Pairs of more cells than an answer can list do not count; without a number of rows the measured pairs are at most all."""
     said = command_output("plan", "--about", "pairs", "--sizes", "5000,10,20,30,4,6,7", "--epsilon", "1")
