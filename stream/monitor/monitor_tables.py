@@ -391,6 +391,8 @@ class MonitorTables:
         if entry.spent is None or (update.answered, update.tops, rank) >= (entry.answered, entry.tops, known_rank):
             entry.answered, entry.tops, entry.surplus = update.answered, update.tops, update.surplus
             entry.spent = self._shared_parts.amount(update.spent)
+        if entry.grant is not None and entry.grant.lost:
+            entry.spent = entry.grant.cost  # its worker does not know the answers that are lost
         if rank > known_rank:
             entry.state, entry.reason = state, update.reason or entry.reason
         if entry.grant is not None:

@@ -125,6 +125,7 @@ class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
     surplus: int = 0
     extensions: tuple[Extension, ...] = ()
     analyst: str | None = None
+    lost: bool = False
 
 
 class GrantTermsShape(msgspec.Struct, frozen=True, gc=False):
@@ -150,6 +151,7 @@ class SharedGrant(msgspec.Struct, frozen=True, gc=False):
     refunded: Amount
     extensions: tuple[Extension, ...]
     analyst: str | None
+    lost: bool
 
 
 class SharedParts:
@@ -179,6 +181,7 @@ class SharedParts:
             self.amount(record.refunded),
             record.extensions,
             record.analyst,
+            record.lost,
         )
         if (known := self._grants.get(made)) is None:
             self._grants.put(made, known := made)

@@ -262,7 +262,7 @@ class StreamRow(ApiModel):
     refunded: Amount
     rates: list[Rate]
     dry_in: float | None
-    """Seconds until no charged answer is left, at the rate of the last ten minutes (or since the opening, if this was later); with windows by the broker's clock, at the rate of the windows so far. Null if no end is in sight, or if fewer than five answers were charged in ten minutes, or all within a minute."""
+    """Seconds until no charged answer is left, at the rate of the last ten minutes (or since the opening, if this was later); if each window is charged and the clock is the broker's, at the rate of the windows. Null if no end is in sight, or if fewer than five answers were charged in ten minutes, or all within a minute."""
     opened: Time | None
     updated: Annotated[Time | None, Field(description="Time of the last answer, charge or status record.")]
     last_answered: Time | None

@@ -254,8 +254,8 @@ def seconds_until_exhausted(tables: MonitorTables, entry: StreamEntry, now: floa
     """Return the seconds until an open stream is exhausted, at its rate of charges in the last ten minutes.
 
     A younger stream's rate is measured since its opening. A burst is no rate: in the ten minutes there must be at least
-    five charged answers, the first and the last at least a minute apart. With the broker's clock, the share of charged
-    answers so far is applied to the windows to come, unless one is overdue: its feed may refuse the topic.
+    five charged answers, the first and the last at least a minute apart. If each window is charged and the clock is the
+    broker's, the pace of the windows is known, unless one is overdue: its feed may refuse the topic.
     """
     left = entry.tops_left
     if entry.state != "open" or left is None or not entry.answered:
@@ -281,13 +281,19 @@ def seconds_until_exhausted(tables: MonitorTables, entry: StreamEntry, now: floa
 
 
 def _standing_pace(tables: MonitorTables, entry: StreamEntry) -> tuple[float, float] | None:
-    """Return the seconds for each question of a stream with the broker's clock, and the most between two windows."""
+    """Return the seconds for each question of a stream with the broker's clock, and the most between two windows.
+
+    Return None if only some windows are charged, because their share so far says little about the next hour.
+    """
     source_entry = None if entry.grant is None else tables.sources.get(entry.grant.source)
     if source_entry is None or source_entry.record.source.kind != "events":
         return None
     try:
-        spec, source = decode_grant(entry).spec, decode_definition(tables, source_entry)
+        grant, source = decode_grant(entry), decode_definition(tables, source_entry)
     except NewerRecordError:
+        return None
+    spec = grant.spec
+    if grant.calibration.kind == "sparse_vector":
         return None
     if spec.standing is None or not isinstance(source, EventsSource) or source.clock != "broker":
         return None

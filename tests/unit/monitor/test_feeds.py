@@ -212,6 +212,19 @@ def test_dry_in_of_windows_ignores_that_a_feed_catches_up() -> None:
     assert row.dry_in == pytest.approx((200 - 24) / 3 * 3 * 3600)
 
 
+def test_dry_in_of_rare_charges_is_their_rate_in_ten_minutes() -> None:
+    """The charges of an evening's alarms say nothing about the night, although windows are asked steadily."""
+    mechanism = {"kind": "above_threshold", "threshold": 25.0, "cutoff": 8, "monotone": True}
+    found = open_installation(mechanism, WHOLE | {"clock": "broker"})
+    known = []
+    for minute in range(1, 20):
+        found.now += 60.0
+        found.show(status(found, "late", 3 * minute, min(minute, 7), minute))
+        known.append(views.stream_row(found.tables, found.tables.streams["late"], found.now).dry_in)
+    assert known[6] == pytest.approx(60.0, rel=0.1)
+    assert known[-1] is None
+
+
 def test_dry_in_is_unknown_while_a_window_is_overdue() -> None:
     """A feed that refuses the topic asks nothing more; windows of three hours follow each other within 3 h 15 s + 30 s."""
     found = open_installation(MECHANISMS[0], WHOLE | {"clock": "broker", "idle": "30s"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
@@ -148,6 +149,25 @@ def test_digests_add_free_answers() -> None:
     detail = views.build_stream_detail(installation.tables, installation.tables.streams["ward"], installation.now)
     assert detail.position is not None
     assert detail.position.offset == 55
+
+
+@pytest.mark.parametrize("status_first", [True, False])
+def test_lost_grant_is_spent_in_full_whatever_its_worker_reports(status_first: bool) -> None:
+    installation = Installation()
+    installation.open(spec("ward", cutoff=10))
+    grant = installation.driver.grant("feed", "ward")
+    lost = {"lost": True, "settled": True, "state": "halted", "ending": "halted", "spent": grant.cost}
+    value = grant.model_copy(update=lost).model_dump_json().encode()
+    record = Record(installation.driver.topics.ledger, 0, 10**6, 0, b"grant|feed|ward", value)
+    digest = status(installation, "ward", 40, 2, 55).model_copy(update={"state": "halted"})
+    steps: list[Callable[[], None]] = [
+        lambda: installation.show(digest),
+        lambda: installation.tables.add_record(record),
+    ]
+    for step in steps if status_first else reversed(steps):
+        step()
+    row = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now)
+    assert (row.state, row.answered, row.spent) == ("halted", 40, grant.cost)
 
 
 def test_digest_of_other_incarnation_is_ignored() -> None:

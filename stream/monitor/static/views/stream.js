@@ -211,17 +211,18 @@ export function describeExhaustion({ state, mechanism, answered, dry_in: left, o
   if (state !== "open") {
     return state === "exhausted" ? "it is exhausted" : "it has ended";
   }
+  const byWindow = isStanding && CHARGED_BY_WINDOW.includes(mechanism);
   // While feeds run, only some streams of the source may be overdue.
-  if (stall !== null && (!stall.feed_runs || (answered && left === null))) {
+  if (stall !== null && (!stall.feed_runs || (answered && left === null && byWindow))) {
     return `unknown; ${stallText(stall)}`;
   }
-  if (left === null && isStanding && charges !== null && CHARGED_BY_WINDOW.includes(mechanism)) {
+  if (left === null && byWindow && charges !== null) {
     return `unknown yet; ${countOf(charges, words(mechanism).charged)} left`;
   }
   if (left === null) {
-    return charges === null || isStanding ? "no end in sight" : "unknown: it takes five charged answers within ten minutes, over at least a minute";
+    return charges === null ? "no end in sight" : "unknown: it takes five charged answers within ten minutes, over at least a minute";
   }
-  const since = isStanding ? "of its windows" : Date.now() / 1000 - opened < 600 ? "since its opening" : "of the last ten minutes";
+  const since = byWindow ? "of its windows" : Date.now() / 1000 - opened < 600 ? "since its opening" : "of the last ten minutes";
   return `${duration(left)}, at the rate ${since}`;
 }
 

@@ -19,7 +19,7 @@ const COLUMNS = [
 ];
 
 /** The rule by which a rate of charges is known. */
-const RATE_RULE = "At the rate of the last ten minutes, if at least five answers were charged in them, over at least a minute; else unknown. Windows that Sotto asks have a known rate.";
+const RATE_RULE = "At the rate of the last ten minutes, if at least five answers were charged in them, over at least a minute; else unknown. If Sotto asks by the broker's clock and each window is charged, the rate is known.";
 
 function row(withSource, inPeriods) {
   const name = make("a", { class: "name" });
