@@ -174,6 +174,12 @@ async def test_stream_beside_an_overdue_stream_keeps_its_forecast(open_page: Ope
                 f"import('/static/views/stream.js').then(({{ describeExhaustion }}) => {call})"
             )
             assert ("not asked since" not in text) == is_known
+        rare = (
+            "{ state: 'open', mechanism: 'numeric_sparse', answered: 40, dry_in: null, opened: 0, tops_left: 9 }"
+        )
+        call = f"describeExhaustion({rare}, true, {{ since: 0, feed_runs: true }})"
+        text = await page.evaluate(f"import('/static/views/stream.js').then(({{ describeExhaustion }}) => {call})")
+        assert text.startswith("unknown: it takes five charged answers")
 
 
 async def test_feed_of_extended_streams_does_not_deny_windows(open_page: OpenPage) -> None:
