@@ -1,19 +1,19 @@
 """Entries of the monitor's tables: sources, streams, partitions, populations and allotments.
 
-``Series`` has totals over time; ``PeriodsByName`` has the periods of each name.
+``Series`` has totals over time.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from operator import sub
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from zlib import MAX_WBITS, compress, compressobj, decompress, decompressobj
 
 from schemas import Amount, MemberStatus, Period, StreamState, split_period_name
@@ -267,27 +267,6 @@ class MemberEntry:
     last_heartbeat_at: float
 
 
-@dataclass(slots=True)
-class StreamTotals:
-    """Sums over all streams with a grant.
-
-    ``states`` counts the streams that lists show: of a model with periods, only its latest period.
-    """
-
-    answered: int = 0
-    tops: int = 0
-    nearly_dry: int = 0
-    not_answering: int = 0
-    states: Counter[StreamState] = field(default_factory=Counter)
-
-    def add(self, entry: StreamEntry, sign: int) -> None:
-        """Add a stream to the sums (``sign`` 1), or subtract it before a change (-1)."""
-        self.answered += sign * entry.answered
-        self.tops += sign * entry.tops
-        self.nearly_dry += sign * entry.nearly_dry
-        self.not_answering += sign * (entry.missing_input is not None)
-
-
 class ActiveStreams:
     """The streams whose activity is not packed; the last one changed most recently."""
 
@@ -317,67 +296,6 @@ class ActiveStreams:
 
     def _is_recent(self, entry: StreamEntry) -> bool:
         return (entry.updated or 0.0) > self._latest_time - IDLE_SECONDS
-
-
-_NO_PERIODS: Final[list[str]] = []
-"""The empty list that all names without periods share."""
-
-
-class PeriodsByName:
-    """Names of sources or streams in order of arrival, each with the sorted starts of its periods."""
-
-    def __init__(self) -> None:
-        self._starts: dict[str, list[str]] = {}
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._starts)
-
-    def add(self, name: str, *, period: bool = True) -> None:
-        """Add a name. ``NAME@START`` adds a period to NAME, unless ``period`` is False."""
-        named = split_period_name(name) if period else None
-        if named is None:
-            self._starts.setdefault(name, _NO_PERIODS)
-            return
-        starts = self._starts.get(named[0])
-        if not starts:
-            starts = self._starts[named[0]] = []
-        index = bisect_left(starts, named[1])
-        if index == len(starts) or starts[index] != named[1]:
-            starts.insert(index, named[1])
-
-    def remove(self, name: str, *, period: bool = True) -> None:
-        """Remove a name without periods, or a period of a name."""
-        named = split_period_name(name) if period else None
-        if named is None:
-            if not self._starts.get(name):
-                self._starts.pop(name, None)
-        elif named[1] in (starts := self._starts.get(named[0], [])):
-            starts.remove(named[1])
-
-    def starts_of(self, name: str) -> Sequence[str]:
-        """Return the start times of a name's periods, oldest first."""
-        return self._starts.get(name, ())
-
-    def period_names(self, name: str) -> Sequence[str]:
-        """Return the names of a name's periods, oldest first."""
-        return [f"{name}@{start}" for start in self.starts_of(name)]
-
-    def latest_name(self, name: str) -> str | None:
-        """Return the name of the latest period; None without periods."""
-        starts = self.starts_of(name)
-        return f"{name}@{starts[-1]}" if starts else None
-
-    def names_at(self, start: str) -> list[str]:
-        """Return the names of all periods that begin at ``start``."""
-        found = []
-        for name, starts in self._starts.items():
-            index = bisect_left(starts, start)
-            if index < len(starts) and starts[index] == start:
-                found.append(f"{name}@{start}")
-        return found
 
 
 class Owner(NamedTuple):

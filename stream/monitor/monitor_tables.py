@@ -20,7 +20,6 @@ from schemas import (
     MemberStatus,
     PartitionStatus,
     PopulationRecord,
-    StreamState,
     registered_name,
     split_period_name,
 )
@@ -30,11 +29,9 @@ from stream.monitor.entries import (
     ActiveStreams,
     MemberEntry,
     Owner,
-    PeriodsByName,
     RecordPacking,
     SourceEntry,
     StreamEntry,
-    StreamTotals,
     total_amount,
 )
 from stream.monitor.record_shapes import (
@@ -48,6 +45,7 @@ from stream.monitor.record_shapes import (
     decode_record,
     summarize_dead_letter,
 )
+from stream.monitor.stream_totals import PeriodsByName, StreamTotals
 from stream.privacy.composition.costs import displayed_state, ordinary_charges_left
 from stream.processing.dead_letters import TopicRefusals, says_exhausted
 from stream.processing.protocol import REPEATED_HEADER, RecordLike
@@ -83,7 +81,7 @@ class MonitorTables:
         self.populations: dict[str, tuple[PopulationRecord, float]] = {}
         """The record of each population, and the record's time."""
         self.allotments: dict[tuple[Owner, str], AllotmentRecord] = {}
-        self.totals = StreamTotals()
+        self.totals = StreamTotals(self.streams, self.stream_periods)
         self.rejected: Counter[str] = Counter()
         self.last_rejected: dict[str, float] = {}
         self.recent_rejected: dict[str, deque[tuple[float, DeadLetterSummary]]] = defaultdict(
@@ -103,7 +101,6 @@ class MonitorTables:
         self._shared_parts = SharedParts()
         self._packings: dict[str, RecordPacking] = {}
         self._active_streams = ActiveStreams()
-        self._states: defaultdict[str, Counter[StreamState]] = defaultdict(Counter)
         self._adders = {
             topics.ledger: self._add_ledger,
             topics.status: self._add_status,
@@ -178,7 +175,7 @@ class MonitorTables:
         kind, _, name = key.partition("|")
         if kind == "source" and (source := self.sources.pop(name, None)) is not None:
             self.source_periods.remove(name, period=source.record.source.period_of is not None)
-            self._states.pop(name, None)
+            self.totals.states_of.pop(name, None)
             self.trail.forget_source(name)
             self.changes["sources"] += 1
         elif kind == "grant" and (entry := self.streams.get(name.partition("|")[2])) is not None:
@@ -189,14 +186,14 @@ class MonitorTables:
             self.totals.tops += entry.tops
             self.stream_periods.remove(entry.name, period=entry.is_of_period)
             if entry.grant is not None:
-                self._count_state(self._find_listed(entry), 1)  # of a model, or of the period before
+                self.totals.add_listed(entry, 1)  # the model, or the period before
 
     def _add_source(self, record: SourceRecordShape, raw: bytes, time: float) -> None:
         source = record.source
         entry = self.sources.get(source.source)
         if entry is None:
             total = total_amount(source.epsilon, source.delta, source.accountant)
-            entry = SourceEntry(record, raw, total, time, self._states[source.source])
+            entry = SourceEntry(record, raw, total, time, self.totals.states_of[source.source])
             self.sources[source.source] = entry
             self.source_periods.add(source.source, period=source.period_of is not None)
         # The record of a period repeats its source's definition; thousands of copies would need much memory.
@@ -213,8 +210,8 @@ class MonitorTables:
             entry = self.streams[entry.name] = StreamEntry(entry.name, opened=times[0], extended=times[1])
             entry.incarnation = record.identity.incarnation
         entry.grant, entry.ending = self._shared_parts.grant(record), record.ending
-        if is_new and (listed := self._find_listed(entry)) is not entry:
-            self._count_state(listed, -1)  # of a model, or of the period before
+        if is_new and self.totals.find_listed(entry) is not entry:
+            self.totals.add_listed(entry, -1)  # the model, or the period before
         entry.packing = self._build_packing(record.spec.mechanism.kind, raw)
         entry.packed = entry.packing.pack(raw)
         self.stream_periods.add(entry.name, period=entry.is_of_period)
@@ -402,19 +399,6 @@ class MonitorTables:
             self._active_streams.add(entry, time)
 
     def _count_stream(self, entry: StreamEntry, sign: int) -> None:
-        """Add a stream to the sums (``sign`` 1), or subtract it before a change (-1)."""
-        if entry.grant is None:
-            return
         self.totals.add(entry, sign)
-        self._states[entry.grant.source][entry.state] += sign
-        self._count_state(self._find_listed(entry), sign)
-        self.changes["streams"] += 1
-
-    def _find_listed(self, entry: StreamEntry) -> StreamEntry | None:
-        """Return the stream that lists show for a stream's name: the latest period's, if there are periods."""
-        name = entry.listed_name
-        return self.streams.get(self.stream_periods.latest_name(name) or name)
-
-    def _count_state(self, listed: StreamEntry | None, sign: int) -> None:
-        if listed is not None and listed.grant is not None:
-            self.totals.states[listed.state] += sign
+        if entry.grant is not None:
+            self.changes["streams"] += 1

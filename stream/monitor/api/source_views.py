@@ -43,8 +43,9 @@ from stream.monitor.api.views import (
     stream_rates,
     stream_row_with_periods,
 )
-from stream.monitor.entries import STALL_SECONDS, PeriodsByName, SourceEntry, StreamEntry
+from stream.monitor.entries import STALL_SECONDS, SourceEntry, StreamEntry
 from stream.monitor.monitor_tables import MonitorTables
+from stream.monitor.stream_totals import PeriodsByName
 from stream.privacy.accuracy.source_facts import questions_per_window
 
 _Entry = TypeVar("_Entry", SourceEntry, StreamEntry)

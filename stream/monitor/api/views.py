@@ -44,7 +44,6 @@ from stream.monitor.budget_history import History, numbers_to_amount
 from stream.monitor.entries import (
     RATE_WINDOWS,
     STALL_SECONDS,
-    PeriodsByName,
     Series,
     SourceEntry,
     StreamEntry,
@@ -53,6 +52,7 @@ from stream.monitor.entries import (
 )
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.record_shapes import SharedGrant
+from stream.monitor.stream_totals import PeriodsByName
 from stream.privacy.accuracy.source_facts import questions_per_window
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
