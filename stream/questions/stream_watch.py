@@ -346,15 +346,17 @@ def describe_window_count(windows: int, period: str | None, calibration: Calibra
     return f"this promise lasts for {format_count(windows, 'window')}{time}, all groups of each{each}{ends}"
 
 
-def describe_used_up_grant(answered: int, promised: int | None, used: int = 0) -> str:
+def describe_used_up_grant(answered: int, promised: int | None, used: int = 0, *, pays_more: bool = False) -> str:
     """Describe what the promise of an exhausted stream covers; ``promised`` is None if it is for all answers.
 
-    The answers count as ``used`` by their prices, if questions of the stream may request an error.
+    The answers count as ``used`` by their prices, if questions of the stream may request an error. With ``pays_more``, the
+    rest is less than the price of an ordinary answer.
     """
+    used_up = "except for cheap questions with an alpha, the grant is used up" if pays_more else "the grant is used up"
     if promised is not None and used > max(promised, answered):
-        return f"the grant is used up, so the promise covers only the first answers whose prices add up to {promised:,} ordinary answers"
+        return f"{used_up}, so the promise covers only the first answers whose prices add up to {promised:,} ordinary answers"
     first = "" if promised is None or promised >= answered else f"first {promised:,} of the "
-    return f"the grant is used up, so the promise covers only the {first}{format_count(answered, 'answer')} given so far"
+    return f"{used_up}, so the promise covers only the {first}{format_count(answered, 'answer')} given so far"
 
 
 def period_of(source: Source) -> str | None:

@@ -270,7 +270,9 @@ def show(names: Names, as_json: AsJson = False) -> None:
     is_priced = grant.spec.mechanism.kind == "laplace" and grant.cost.rho is None
     used = shown.used if is_priced else 0
     if shown.state == "exhausted":
-        say(describe_used_up_grant(shown.totals.answered, _last_promised_answer(grant), used), soft_wrap=True)
+        pays_more = is_priced and not shown.reason and shown.totals.spent.epsilon < grant.cost.epsilon
+        promised = _last_promised_answer(grant)
+        say(describe_used_up_grant(shown.totals.answered, promised, used, pays_more=pays_more), soft_wrap=True)
     if not isinstance(grant.spec.mechanism, RandomizedResponse):
         print_warnings(warn_about_promise(shown.totals.answered, grant.calibration, used))
 

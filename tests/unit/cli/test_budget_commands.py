@@ -15,7 +15,7 @@ from stream.cli.service_commands import describe_addresses, warn_about_witnesses
 from stream.dev.ledger_restoration import HALTED_REASON, ROLLBACK_REASONS
 from stream.questions.source_warnings import warn_about_repetition
 from stream.settings import Settings
-from tests.builders import KEY, parse_source, source
+from tests.builders import KEY, parse_source, source, stream
 from tests.commands import connect_commands, run_connected
 from tests.unit.installation import HIGH, spec
 
@@ -326,6 +326,20 @@ def test_stream_show_warns_of_answers_beyond_the_promise(driver: Driver) -> None
     assert "is promised" not in run_connected("stream", "show", "ward")
     driver.ask("ward", value=HIGH)
     assert "warning: more than the 2 answers for which α is promised: " in run_connected("stream", "show", "ward")
+
+
+def test_stream_show_says_that_a_rest_pays_only_for_cheap_questions(driver: Driver) -> None:
+    """The rest after a question with a requested error may be less than the price of an ordinary answer."""
+    driver.register(
+        source("people", "table", path="in memory", epsilon=9.0, attributes={"sex": ["F", "M"]}),
+        {"sex": ["F"] * 9},
+    )
+    driver.open(stream("s", "people", epsilon=1.0, mechanism={"kind": "laplace", "answers": 2}), acknowledge=True)
+    driver.ask("s", where="TRUE", alpha=4.0)
+    shown = run_connected("stream", "show", "s")
+    assert "s on people: exhausted" in shown
+    assert "except for cheap questions with an alpha, the grant is used up" in shown
+    assert driver.ask("s", where="TRUE", alpha=90.0).outcome == "answer"
 
 
 def test_added_source_says_which_rows_are_left_out(driver: Driver) -> None:

@@ -233,11 +233,13 @@ function promisedOf({ mechanism: kind, cutoff, added, expected_queries }) {
 /** Say what the promise of an exhausted stream covers. */
 function describeUsedUp(row) {
   const promised = row.mechanism === "pmw" ? row.answered : promisedOf(row);
+  const paysMore = row.mechanism === "laplace" && !row.reason && row.spent.rho === null && row.spent.epsilon < row.cost.epsilon;
+  const usedUp = paysMore ? "except for cheap questions with an alpha, the grant is used up" : "the grant is used up";
   if (promisedUses(row) > Math.max(promised, row.answered)) {
-    return `; the grant is used up, so the promise covers only the first answers whose prices add up to ${count(promised)} ordinary answers`;
+    return `; ${usedUp}, so the promise covers only the first answers whose prices add up to ${count(promised)} ordinary answers`;
   }
   const first = promised < row.answered ? `first ${count(promised)} of the ` : "";
-  return `; the grant is used up, so the promise covers only the ${first}${plural(row.answered, "answer")} given so far`;
+  return `; ${usedUp}, so the promise covers only the ${first}${plural(row.answered, "answer")} given so far`;
 }
 
 /** The charged answers of a stream in ordinary answers: one with a requested error counts by its price. */
