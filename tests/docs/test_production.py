@@ -94,8 +94,8 @@ def script(kafka: SecuredKafka, certificate: Path) -> str:
             )
         parts += [f": {block.place}\n", block.text]
     served = f"openssl s_client -connect {kafka.clients} </dev/null 2>/dev/null"
-    parts.append(f"for try in $(seq 300); do {served} | grep 'issuer=.*new-ca' && break; sleep 0.2; done\n")
-    parts.append(f"{served} | grep 'issuer=.*new-ca'\n")
+    is_renewed = f"{served} | grep 'issuer=.*new-ca' && renewed=yes && break"
+    parts.append(f"renewed=; for try in $(seq 300); do {is_renewed}; sleep 0.2; done; test $renewed\n")
     parts.append(f"mv new-ca.pem ca.pem\ncp ca.pem {kafka.authority.file}\nsotto topics check\n{ASK}")
     text = "".join(parts)
     for shown, used in (

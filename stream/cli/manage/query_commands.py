@@ -245,7 +245,8 @@ def _show_price(answer: Result, *, as_json: bool, has_default_limit: bool) -> No
         say(f"{answer.stream}: the answer costs at most ε {format_error_bound(answer.price)}; nothing was charged")
         if has_default_limit:
             say(
-                f"without --max-price, a question that may cost more than {DEFAULT_MAX_PRICE} of the stream's grant is rejected"
+                f"without --max-price, a question that may cost more than {DEFAULT_MAX_PRICE} of the stream's grant is rejected",
+                soft_wrap=True,
             )
 
 
