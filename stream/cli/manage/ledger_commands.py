@@ -79,7 +79,7 @@ class WitnessChecks:
         """Return a sentence for each witness whose anchors the trail lacks, or that is empty or not read."""
         return [
             *(
-                f"{name}: is empty beside a trail of {format_count(self._entries, 'entry', 'entries')}, so nothing was compared with "
+                f"{name}: has no anchor of this installation (SOTTO_PREFIX) beside a trail of {format_count(self._entries, 'entry', 'entries')}, so nothing was compared with "
                 "it; if it is new, start the budget service with it, which writes the first anchor; otherwise its anchors were deleted"
                 for name, found in self._anchors.items()
                 if self._entries and not found

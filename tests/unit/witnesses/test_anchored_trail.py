@@ -152,7 +152,9 @@ def test_empty_witness_is_a_finding_only_beside_a_trail() -> None:
     assert checks.matches() == ["file:///w: is empty, and so is the trail"]
     checks.note_head(heads(trail())[-1])
     [finding] = checks.findings()
-    assert finding.startswith("file:///w: is empty beside a trail of 14 entries")
+    assert finding.startswith(
+        "file:///w: has no anchor of this installation (SOTTO_PREFIX) beside a trail of 14 entries"
+    )
     assert "if it is new, start the budget service with it, which writes the first anchor; " in finding
     assert finding.endswith("otherwise its anchors were deleted")
     assert checks.matches() == []
