@@ -117,6 +117,20 @@ async def test_form_follows_answers_to_other_clients(open_page: OpenPage) -> Non
         await expect(page.get_by_label("Stream").locator("option:checked")).to_contain_text(", exhausted")
 
 
+async def test_rest_below_an_ordinary_price_is_no_price(open_page: OpenPage) -> None:
+    """After a dear question, the rest of a grant may pay only for questions with a larger requested error."""
+    scene = people(counts={"kind": "laplace", "answers": 2})
+    alpha = scene.driver.grant("people", "counts").calibration.alpha
+    scene.driver.ask("counts", where="TRUE", alpha=0.6 * alpha)
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "ask?stream=counts", OPERATOR)
+        price = page.get_by_role("region", name="Question").locator(".price")
+        await expect(price).to_have_text(
+            "Only a question with “Error at most” may be answered; it costs what “Price” shows."
+        )
+
+
 async def test_question_to_a_stream_closed_meanwhile_shows_no_price(open_page: OpenPage) -> None:
     scene = people(counts={"kind": "laplace", "answers": 3})
     async with scene.served() as address:

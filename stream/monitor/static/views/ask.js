@@ -225,8 +225,9 @@ export function askView({ query, session }) {
       return;
     }
     const row = offered.find((one) => one.stream === asked);
-    const answers = row?.state === "open" || (row?.state === "exhausted" && row.paysMore);
-    setText(price, question && answers ? describePrice(free, charged, row?.mechanism ?? "", question.takesAlpha) : "");
+    const paysMore = row?.state === "exhausted" && row.paysMore;
+    const said = paysMore ? "Only a question with “Error at most” may be answered; it costs what “Price” shows." : row?.state === "open" ? describePrice(free, charged, row.mechanism, question?.takesAlpha) : "";
+    setText(price, question ? said : "");
     if (sql.value === suggested && document.activeElement !== sql) { // the user may be about to write
       sql.value = suggested = statement ?? "";
       sql.placeholder = statement === null ? "This stream takes no SELECT; name another one after FROM." : "";
