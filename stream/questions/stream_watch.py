@@ -352,13 +352,14 @@ def describe_used_up_grant(answered: int, promised: int | None, used: int = 0, *
     The answers count as ``used`` by their prices, if questions of the stream may request an error. With ``pays_more``, the
     rest is less than the price of an ordinary answer.
     """
-    used_up = (
-        "except for cheap questions with an alpha, the grant is used up" if pays_more else "the grant is used up"
-    )
+    rest = "the rest of the grant pays only for cheap questions with an alpha"
+    if pays_more and (promised is None or promised > answered):
+        return rest
+    covered = f"{rest}; the promise covers" if pays_more else "the grant is used up, so the promise covers only"
     if promised is not None and used > max(promised, answered):
-        return f"{used_up}, so the promise covers only the first answers whose prices add up to {promised:,} ordinary answers"
+        return f"{covered} the first answers whose prices add up to {promised:,} ordinary answers"
     first = "" if promised is None or promised >= answered else f"first {promised:,} of the "
-    return f"{used_up}, so the promise covers only the {first}{format_count(answered, 'answer')} given so far"
+    return f"{covered} the {first}{format_count(answered, 'answer')} given so far"
 
 
 def period_of(source: Source) -> str | None:

@@ -349,7 +349,7 @@ class AnchoringGuard(WitnessGuard):
                 self._empty.add(witness)
                 self.metrics.empty_witnesses.set(len(self._empty))
                 log.error(
-                    "witness is empty beside a trail; if it is not new, its anchors were deleted",
+                    "witness has no anchor of this installation (SOTTO_PREFIX) beside a trail; if it is not new, its anchors were deleted",
                     witness=witness.name,
                 )
             return

@@ -129,6 +129,9 @@ async def test_rest_below_an_ordinary_price_is_no_price(open_page: OpenPage) -> 
         await expect(price).to_have_text(
             "Only a question with “Error at most” may be answered; it costs what “Price” shows."
         )
+        await page.goto(f"{address}/#/streams/counts")
+        await expect(page.locator("dl")).to_contain_text("the rest of the grant pays only for cheap questions")
+        await expect(page.get_by_role("link", name="Ask…")).to_be_visible()
 
 
 async def test_question_to_a_stream_closed_meanwhile_shows_no_price(open_page: OpenPage) -> None:

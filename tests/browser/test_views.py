@@ -547,6 +547,7 @@ async def test_ended_stream_has_no_forecast_and_one_state(scene: Scene, open_pag
         await expect(page.locator("dl")).to_contain_text("it is exhausted")
         await expect(page.locator("dl")).to_contain_text("the grant is used up, so the promise covers only the")
         await expect(page.locator("dl")).not_to_contain_text("no end in sight")
+        await expect(page.locator("dl")).not_to_contain_text("the rest of the grant pays")
         await expect(page.locator("p.reason").first).to_have_text(re.compile(r"^exhausted: (?!exhausted)"))
 
 

@@ -223,7 +223,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         grants = join_grants(client, client.list_streams(source, limit=limit))
         record, allotments = client.budget(source), client.list_allotments(source=source)
         people = None if record.population is None else client.population(record.population)
-        warnings = list(warn_about_late_spending(client, grants))
+        print_warnings(warn_about_late_spending(client, grants))
     if as_json:
         digests = {
             one.grant.spec.stream: {"status": one.status, "written": one.written} for one in grants if one.status
@@ -275,7 +275,6 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         ],
         optional=["analyst"],
     )
-    print_warnings(warnings)
     for one in grants:
         if one.state == "not answering":
             say(f"{one.grant.spec.stream} is not answering: {one.reason}")

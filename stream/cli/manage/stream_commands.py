@@ -50,7 +50,7 @@ from stream.formatting import (
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
 from stream.optional_packages import explain_missing_packages
-from stream.privacy.composition.costs import charged_answers, last_promised_answer
+from stream.privacy.composition.costs import charged_answers, displayed_grant, last_promised_answer
 from stream.privacy.composition.losses import is_pure
 from stream.processing.dead_letters import says_exhausted
 from stream.questions.answer_warnings import warn_about_promise
@@ -225,7 +225,7 @@ def halt(names: Names, as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(names: Names, as_json: AsJson = False) -> None:
-    """Show a stream's grant, with the answers that its worker has reported since the last charge."""
+    """Show a stream's grant, with the totals that its worker has reported since the ledger's."""
     with Client() as client:
         source, stream = _resolve_names(client, names)
         grant, declared = client.grant(source, stream), client.budget(source).source
@@ -233,7 +233,7 @@ def show(names: Names, as_json: AsJson = False) -> None:
         missed = client.missed_events(source, stream)
     if as_json:
         newer = {name: getattr(shown.totals, name) for name in ("answered", "tops", "surplus", "spent")}
-        show_json(grant.model_copy(update=newer))
+        show_json(displayed_grant(grant.model_copy(update=newer)))
         return
     show_table(
         f"{grant.spec.stream} on {grant.spec.source}: {shown.state}{f' ({shown.reason})' if shown.reason else ''}",
@@ -270,7 +270,9 @@ def show(names: Names, as_json: AsJson = False) -> None:
     is_priced = grant.spec.mechanism.kind == "laplace" and grant.cost.rho is None
     used = shown.used if is_priced else 0
     if shown.state == "exhausted":
-        pays_more = is_priced and not shown.reason and shown.totals.spent.epsilon < grant.cost.epsilon
+        # The ε of questions with an alpha add up under zCDP, too.
+        is_laplace = grant.spec.mechanism.kind == "laplace"
+        pays_more = is_laplace and not shown.reason and shown.totals.spent.epsilon < grant.cost.epsilon
         promised = _last_promised_answer(grant)
         say(describe_used_up_grant(shown.totals.answered, promised, used, pays_more=pays_more), soft_wrap=True)
     if not isinstance(grant.spec.mechanism, RandomizedResponse):

@@ -298,7 +298,7 @@ def _make_handler(monitor: Monitor, route: Route) -> Handler:
 
 
 _LISTS: Final = (SourcePage, StreamPage, PopulationPage, AllotmentPage)
-"""Views that lack entries until all topics have been read once; the event stream sends no views before that."""
+"""Views that lack entries until all topics but the trail have been read once."""
 
 
 @contextmanager

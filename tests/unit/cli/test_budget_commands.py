@@ -82,6 +82,9 @@ def test_source_warns_if_the_ledger_lacks_spending_of_its_streams(
     with monkeypatch.context() as one:
         one.setattr(driver, "statuses", lambda _: {"a": (free, 1.0)})
         assert json.loads(run_connected("stream", "show", "a", "--json"))["answered"] == now.answered + 5
+        last = status.model_copy(update={"tops": 3, "answered": 9, "state": "exhausted"})
+        one.setattr(driver, "statuses", lambda _: {"a": (last, 1.0)})
+        assert json.loads(run_connected("stream", "show", "a", "--json"))["state"] == "exhausted"
     monkeypatch.setattr(driver, "list_streams", lambda *_, **__: earlier)
     assert said in run_connected("source", "show", "feed")
 
@@ -328,17 +331,20 @@ def test_stream_show_warns_of_answers_beyond_the_promise(driver: Driver) -> None
     assert "warning: more than the 2 answers for which α is promised: " in run_connected("stream", "show", "ward")
 
 
-def test_stream_show_says_that_a_rest_pays_only_for_cheap_questions(driver: Driver) -> None:
+@pytest.mark.parametrize("accountant", ["pure", "zcdp"])
+def test_stream_show_says_that_a_rest_pays_only_for_cheap_questions(driver: Driver, accountant: str) -> None:
     """The rest after a question with a requested error may be less than the price of an ordinary answer."""
+    budget = {"epsilon": 9.0, "accountant": accountant, "delta": 0.0 if accountant == "pure" else 1e-6}
     driver.register(
-        source("people", "table", path="in memory", epsilon=9.0, attributes={"sex": ["F", "M"]}),
-        {"sex": ["F"] * 9},
+        source("people", "table", path="in memory", attributes={"sex": ["F", "M"]}, **budget), {"sex": ["F"] * 9}
     )
     driver.open(stream("s", "people", epsilon=1.0, mechanism={"kind": "laplace", "answers": 2}), acknowledge=True)
-    driver.ask("s", where="TRUE", alpha=4.0)
+    driver.ask("s", where="TRUE", alpha=90.0)
+    driver.ask("s", where="TRUE")
     shown = run_connected("stream", "show", "s")
     assert "s on people: exhausted" in shown
-    assert "except for cheap questions with an alpha, the grant is used up" in shown
+    assert "the rest of the grant pays only for cheap questions with an alpha\n" in shown
+    assert "the grant is used up" not in shown
     assert driver.ask("s", where="TRUE", alpha=90.0).outcome == "answer"
 
 

@@ -12,7 +12,7 @@ import { route } from "../routes.js";
 import { current, may } from "../session.js";
 import { questionAnswered, questionPriced, statementAnswered } from "./answered.js";
 import { isAbout, questionForm } from "./question_form.js";
-import { example } from "./stream.js";
+import { example, paysMore } from "./stream.js";
 
 const MOST_STREAMS = 500;
 const MOST_TABLES = 50;
@@ -225,8 +225,7 @@ export function askView({ query, session }) {
       return;
     }
     const row = offered.find((one) => one.stream === asked);
-    const paysMore = row?.state === "exhausted" && row.paysMore;
-    const said = paysMore ? "Only a question with “Error at most” may be answered; it costs what “Price” shows." : row?.state === "open" ? describePrice(free, charged, row.mechanism, question?.takesAlpha) : "";
+    const said = row && paysMore(row) ? "Only a question with “Error at most” may be answered; it costs what “Price” shows." : row?.state === "open" ? describePrice(free, charged, row.mechanism, question?.takesAlpha) : "";
     setText(price, question ? said : "");
     if (sql.value === suggested && document.activeElement !== sql) { // the user may be about to write
       sql.value = suggested = statement ?? "";
@@ -235,12 +234,11 @@ export function askView({ query, session }) {
     await priceStatement();
   }
 
-  function describeStream({ row: { stream: name, state, reason, alpha, spent, cost }, spec }) {
-    // After the last answer, the reason follows later than the totals.
-    const paysMore = !reason && (spent.rho ?? spent.epsilon) < (cost.rho ?? cost.epsilon);
-    const one = Object.assign(offered.find((each) => each.stream === name) ?? {}, { state, paysMore });
+  function describeStream({ row, spec }) {
+    const { stream: name, state, reason, alpha } = row;
+    const one = Object.assign(offered.find((each) => each.stream === name) ?? {}, row);
     setText(stream.selectedOptions[0], optionText({ ...one, stream: name, mechanism: spec.mechanism.kind, source: spec.source }));
-    const rest = state === "exhausted" && paysMore ? " It is exhausted: its grant pays only for cheap questions with a requested error." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
+    const rest = paysMore(row) ? " It is exhausted: its grant pays only for cheap questions with a requested error." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
     about.replaceChildren(link(route("streams", [name]), name), `: ${mechanismName(spec.mechanism.kind)} on `, link(route("sources", [spec.source]), spec.source), `; α ${bound(alpha)}.`, state === "open" ? "" : rest);
   }
 

@@ -94,7 +94,7 @@ export function streamView({ names: [name], session }) {
     kinds.forEach((kind, index) => {
       buttons[index].hidden = !applies(kind, row) || (kind === "extend" && (row.cutoff === null || price === null || row.period_of !== null || row.periods !== null));
     });
-    asking.hidden = row.state !== "open" || row.ending !== null || standing !== null;
+    asking.hidden = !(row.state === "open" || paysMore(row)) || row.ending !== null || standing !== null;
     setText(reason, describeReason(row));
     reason.hidden = !reason.textContent;
     period.update(row, stall);
@@ -230,16 +230,24 @@ function promisedOf({ mechanism: kind, cutoff, added, expected_queries }) {
   return promisedAnswers(kind, { cutoff: cutoff && cutoff - added, expected_queries });
 }
 
+/** Whether the rest of an exhausted stream's grant may pay for a question with a requested error; the ε of such questions add up under zCDP too. */
+export function paysMore({ mechanism: kind, state, reason: why, spent, cost }) {
+  return kind === "laplace" && state === "exhausted" && !why && spent.epsilon < cost.epsilon;
+}
+
 /** Say what the promise of an exhausted stream covers. */
 function describeUsedUp(row) {
   const promised = row.mechanism === "pmw" ? row.answered : promisedOf(row);
-  const paysMore = row.mechanism === "laplace" && !row.reason && row.spent.rho === null && row.spent.epsilon < row.cost.epsilon;
-  const usedUp = paysMore ? "except for cheap questions with an alpha, the grant is used up" : "the grant is used up";
+  const rest = "; the rest of the grant pays only for cheap questions with an alpha";
+  if (paysMore(row) && promised > row.answered) {
+    return rest;
+  }
+  const covered = paysMore(row) ? `${rest}; the promise covers` : "; the grant is used up, so the promise covers only";
   if (promisedUses(row) > Math.max(promised, row.answered)) {
-    return `; ${usedUp}, so the promise covers only the first answers whose prices add up to ${count(promised)} ordinary answers`;
+    return `${covered} the first answers whose prices add up to ${count(promised)} ordinary answers`;
   }
   const first = promised < row.answered ? `first ${count(promised)} of the ` : "";
-  return `; ${usedUp}, so the promise covers only the ${first}${plural(row.answered, "answer")} given so far`;
+  return `${covered} the ${first}${plural(row.answered, "answer")} given so far`;
 }
 
 /** The charged answers of a stream in ordinary answers: one with a requested error counts by its price. */
