@@ -343,7 +343,7 @@ def test_stream_show_says_that_a_rest_pays_only_for_cheap_questions(driver: Driv
     driver.ask("s", where="TRUE")
     shown = run_connected("stream", "show", "s")
     assert "s on people: exhausted" in shown
-    assert "the rest of the grant pays only for cheap questions with an alpha\n" in shown
+    assert "the rest of the grant pays only for cheap questions with an alpha; the promise covers the" in shown
     assert "the grant is used up" not in shown
     assert driver.ask("s", where="TRUE", alpha=90.0).outcome == "answer"
 
