@@ -380,10 +380,12 @@ class MonitorTables:
             left = ordinary_charges_left(entry.cutoff, update.tops, update.surplus)
             state = "open" if left > 0 else state
         rank, known_rank = STREAM_STATES.index(state), STREAM_STATES.index(entry.state)
+        # The record of a lost grant has the time of the import or rollback, and not that of an answer.
+        is_dated = isinstance(update, TotalsShape) or not update.lost
         if update.answered > entry.answered:
-            entry.last_answered = time
-        elif update.answered == entry.answered and entry.last_answered is not None:
-            entry.last_answered = min(entry.last_answered, time)  # topics are read in any order
+            entry.last_answered = time if is_dated else None
+        elif is_dated and update.answered == entry.answered > 0:
+            entry.last_answered = min(entry.last_answered or time, time)  # topics are read in any order
         # An open stream's ``spent`` includes the current round, so of equal totals the later state's are right.
         if entry.spent is None or (update.answered, update.tops, rank) >= (entry.answered, entry.tops, known_rank):
             entry.answered, entry.tops, entry.surplus = update.answered, update.tops, update.surplus
@@ -395,7 +397,7 @@ class MonitorTables:
         if entry.grant is not None:
             entry.state = displayed_state(entry.state, entry.tops_left, entry.grant.mechanism.beyond)
         entry.updated = time if entry.updated is None else max(time, entry.updated)
-        if entry.answered:
+        if entry.answered and is_dated:
             self._active_streams.add(entry, time)
 
     def _count_stream(self, entry: StreamEntry, sign: int) -> None:

@@ -170,6 +170,20 @@ def test_lost_grant_is_spent_in_full_whatever_its_worker_reports(status_first: b
     assert (row.state, row.answered, row.spent) == ("halted", 40, grant.cost)
 
 
+def test_imported_grant_has_no_time_of_its_last_answer() -> None:
+    """The records of an import are of its time, so they say neither when a stream was asked nor how often."""
+    installation = Installation()
+    installation.open(spec("ward", cutoff=10))
+    grant = installation.driver.grant("feed", "ward")
+    lost = {"lost": True, "settled": True, "state": "halted", "ending": "halted", "answered": 40, "tops": 2}
+    value = grant.model_copy(update=lost).model_dump_json().encode()
+    ledger, moment = installation.driver.topics.ledger, int(installation.now * 1000)
+    installation.tables.add_record(Record(ledger, 0, 10**6, moment, b"grant|feed|ward", value))
+    row = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now + 9.0)
+    assert (row.answered, row.last_answered) == (40, None)
+    assert all(rate.above == rate.below == 0.0 for rate in row.rates)
+
+
 def test_digest_of_other_incarnation_is_ignored() -> None:
     installation = Installation()
     installation.open(spec("ward"))

@@ -274,8 +274,8 @@ function describeAnswers(row) {
   return `${count(answered)}: ${countOf(tops, called.charged)}, ${countOf(answered - tops, called.free)}${priced}${more}`;
 }
 
-function describeLastAnswer({ last_answered: last }) {
-  return last === null ? "none yet" : `${time(last)}, ${ago(last)}`;
+function describeLastAnswer({ last_answered: last, answered }) {
+  return last === null ? (answered ? "unknown" : "none yet") : `${time(last)}, ${ago(last)}`;
 }
 
 /** Return the spent share of a stream's cost, in ρ if the cost has one. */
