@@ -16,7 +16,7 @@ from operator import sub
 from typing import Literal, NamedTuple
 from zlib import MAX_WBITS, compress, compressobj, decompress, decompressobj
 
-from schemas import Amount, MemberStatus, Period, StreamState, split_period_name
+from schemas import Amount, MemberStatus, Period, StreamState, registered_name, split_period_name
 from stream.monitor.record_shapes import PositionShape, SharedGrant, SourceRecordShape
 from stream.privacy.composition.costs import ordinary_charges_left, to_amount, total_budget
 from stream.privacy.ledger.grants import AllottedTerms
@@ -228,7 +228,7 @@ class StreamEntry:
     @property
     def listed_name(self) -> str:
         """The name that lists show: the model's name for a stream of a period, else the stream's name."""
-        return self.name.rpartition("@")[0] if self.is_of_period else self.name
+        return registered_name(self.name) if self.is_of_period else self.name
 
     @property
     def cutoff(self) -> int | None:

@@ -267,11 +267,10 @@ def show(names: Names, as_json: AsJson = False) -> None:
             warn_about_topic(declared)
     for line in _promise_lines(grant, declared):
         say(line, soft_wrap=True)
-    is_priced = grant.spec.mechanism.kind == "laplace" and grant.cost.rho is None
-    used = shown.used if is_priced else 0
+    is_laplace = grant.spec.mechanism.kind == "laplace"
+    used = shown.used if is_laplace and grant.cost.rho is None else 0
     if shown.state == "exhausted":
         # The ε of questions with an alpha add up under zCDP, too.
-        is_laplace = grant.spec.mechanism.kind == "laplace"
         pays_more = is_laplace and not shown.reason and shown.totals.spent.epsilon < grant.cost.epsilon
         promised = _last_promised_answer(grant)
         say(describe_used_up_grant(shown.totals.answered, promised, used, pays_more=pays_more), soft_wrap=True)

@@ -293,9 +293,12 @@ def _standing_pace(tables: MonitorTables, entry: StreamEntry) -> tuple[float, fl
     except NewerRecordError:
         return None
     spec = grant.spec
-    if grant.calibration.kind == "sparse_vector":
-        return None
-    if spec.standing is None or not isinstance(source, EventsSource) or source.clock != "broker":
+    if (
+        grant.calibration.kind == "sparse_vector"
+        or spec.standing is None
+        or not isinstance(source, EventsSource)
+        or source.clock != "broker"
+    ):
         return None
     every, idle = spec.standing.window.every_ms / 1000, span_ms(source.idle) / 1000
     return every / questions_per_window(source, spec.mechanism, spec.standing), every + idle + STALL_SECONDS
