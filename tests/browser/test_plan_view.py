@@ -139,6 +139,37 @@ async def test_plan_shows_how_far_the_error_curve_is(open_page: OpenPage, monkey
         await expect(page.locator(".curve[data-stale]")).to_have_count(0)
 
 
+async def test_plan_of_an_earlier_input_cannot_be_opened(open_page: OpenPage) -> None:
+    """The answer to a plan may come after its input has changed, before the changed plan is requested."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        asked.set()
+        await go_on.wait()
+        await route.continue_()
+
+    async with registered().served() as address:
+        page = await open_page(address, "plan?source=feed", OPERATOR)
+        await page.get_by_label("Name of the stream").fill("named")
+        button = page.get_by_role("button", name="Open stream…")
+        await expect(button).to_be_enabled()
+        await page.route("**/api/plan", hold)
+        await page.get_by_label("ε", exact=True).fill("0.6")
+        await asked.wait()
+        await page.clock.install(time=0)
+        await page.clock.pause_at(1)
+        await page.get_by_label("ε", exact=True).fill("0.7")
+        async with page.expect_response("**/api/plan") as answered:
+            go_on.set()
+        await (await answered.value).finished()
+        await page.evaluate("fetch(location.pathname).then((one) => one.text())")  # gives the page time to read it
+        assert await button.is_disabled()
+        await expect(page.locator(".verdict")).to_contain_text("Working out the plan")
+        await page.clock.resume()
+        await expect(button).to_be_enabled()
+        await expect(page.get_by_role("region", name="Error bound and cost")).to_contain_text("ε 0.7")
+
+
 async def test_plan_of_auto_names_mechanisms_without_an_expected_error(open_page: OpenPage) -> None:
     """The comparison beside it may list such a mechanism, so it is not said that it does not apply."""
     scene = Scene()

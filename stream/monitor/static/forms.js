@@ -98,14 +98,18 @@ export function jsonBlock(label) {
   };
 }
 
-/** Wrap `run`: it gets a function that returns false once a later call has started. */
+/** Wrap `run`: it gets a function that returns false once a later call has started, or the input has changed: `outdate()`. */
 export function latest(run) {
   let number = 0;
-  return async (...values) => {
+  const start = async (...values) => {
     number += 1;
     const mine = number;
     return run(() => mine === number, ...values);
   };
+  start.outdate = () => {
+    number += 1;
+  };
+  return start;
 }
 
 /** The id of a form's request: `keep()` it when it is sent, because a repetition of the same content is the same request. */

@@ -105,8 +105,9 @@ export function planView({ query, session }) {
   kind.addEventListener("change", fields);
   against.addEventListener("change", () => plan());
 
-  // The shown plan belongs to the previous input, so it must not be opened.
+  // The shown plan belongs to the previous input, as does one on its way: neither must be opened.
   function changed() {
+    plan.outdate();
     awaitPlan();
     planned();
   }
