@@ -37,6 +37,11 @@ def format_count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def format_loss(since: str, lost: int, *, is_rollback: bool) -> str:
+    """Format what a restored backup or an accepted rollback has lost; ``since`` is the operator's statement."""
+    return f"later than this time; since the {'rollback' if is_rollback else 'backup'}: {since}; {format_count(lost, 'stream')} halted"
+
+
 def format_share(share: float) -> str:
     """Format a share from 0 to 1 in percent; only an exact 0 is shown as 0 %, and only an exact 1 as 100 %."""
     if 0.0 < share < 0.001:

@@ -255,6 +255,8 @@ class TrailShape(TrailEntryShape, frozen=True, gc=False):
     left: AmountShape | None = None
     spent: AmountShape | None = None
     answers: int | None = None
+    since: str | None = None
+    lost: int = 0
 
 
 class UnreadableRecordError(ValueError):

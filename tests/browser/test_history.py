@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import CENSUS, OPERATOR, Scene
@@ -87,6 +87,22 @@ async def test_history_left_open_says_that_newer_answers_exist(open_page: OpenPa
         await card.get_by_role("button", name="Newest").click()
         await expect(card.locator("tbody tr").first).to_contain_text("id q-1")
         await expect(newer).to_be_hidden()
+
+
+async def test_history_without_kept_answers_says_that_there_were_some(open_page: OpenPage) -> None:
+    """A restored stream has its totals, and none of its answers."""
+    scene = scene_with_answers(1)
+
+    async def read_nothing(route: Route) -> None:
+        await route.fulfill(json={"items": [], "before": None, "reached": None, "unreadable": 0})
+
+    async with scene.served() as address:
+        page = await open_page(address, "overview", OPERATOR)
+        await page.route("**/api/streams/counts/answers?*", read_nothing)
+        await page.goto(f"{address}/#/streams/counts")
+        card = page.get_by_role("region", name="Answers", exact=True)
+        await expect(card.get_by_text("No answer is kept")).to_be_visible()
+        await expect(card.get_by_text("No answer yet")).to_be_hidden()
 
 
 async def test_history_shows_the_question_that_the_page_asked(open_page: OpenPage) -> None:

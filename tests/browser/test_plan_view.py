@@ -57,6 +57,16 @@ async def test_plan_warns_by_threshold_rows_and_expected_answer(open_page: OpenP
         await expect(verdict).to_have_attribute("data-level", "vacuous")
 
 
+async def test_plan_of_a_histogram_names_its_cells(open_page: OpenPage) -> None:
+    """Two attributes are ticked at first, and a histogram of all their cells costs more error than of one attribute."""
+    async with registered().served() as address:
+        page = await open_page(address, "plan?source=people", OPERATOR)
+        await page.get_by_label("Mechanism").select_option("histogram")
+        await expect(page.locator(".verdict")).to_contain_text("It covers 200 cells, of age, sex.")
+        await page.get_by_label("age", exact=True).uncheck()
+        await expect(page.locator(".verdict")).to_contain_text("It covers 2 cells, of sex.")
+
+
 async def test_plan_compares_mechanisms_as_the_command(open_page: OpenPage) -> None:
     """The view has the order and the choice of ``sotto plan``, and a click selects a mechanism."""
     arguments = ["plan", "--source", json.dumps(PEOPLE), "--json", "--epsilon", "0.5", "--form", "alarm"]

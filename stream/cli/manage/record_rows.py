@@ -29,7 +29,7 @@ from stream.budget.receipts import entry_digest
 from stream.cli.output import CommandError, format_amount, format_left, print_warnings
 from stream.client.blocking_client import Client
 from stream.errors import Forbidden
-from stream.formatting import format_count
+from stream.formatting import format_count, format_loss
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
 from stream.optional_packages import import_or_missing
@@ -327,5 +327,5 @@ def summary_row(entry: TrailRecord) -> list[str]:
             streams = format_count(entry.streams, "stream")
             decision = f"there were {format_count(entry.sources, 'source')}, {streams}"
         case "restored":
-            decision = f"later than this time; since the {'rollback' if entry.reason else 'backup'}: {entry.since}; {format_count(entry.lost, 'stream')} halted"
+            decision = format_loss(entry.since, entry.lost, is_rollback=bool(entry.reason))
     return [str(entry.number), time_text, author, action, subject, decision, left]

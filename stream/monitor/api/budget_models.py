@@ -162,6 +162,7 @@ class TrailRow(ApiModel):
     spent: Amount | None
     refunded: Amount | None
     answers: int | None
+    loss: Annotated[str | None, Field(description="What a restored backup or an accepted rollback has lost.")]
     left: Annotated[Amount | None, Field(description="The account's remaining budget after it.")]
 
 
@@ -280,6 +281,8 @@ class Plan(ApiModel):
     left_of: str | None
     """The population whose budget is ``left``; null if it is the source's."""
     affordable: bool
+    halted: Literal["source", "population"] | None
+    """What is halted, so that it pays for no stream, whatever is left of its budget; null if nothing is."""
     promises: Annotated[tuple[Promise, ...], Field(description="Its error bounds, as for streams.")]
     windows: int | None
     """Number of windows for which the error bounds would hold; null without windows."""

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from schemas import AllotmentRecord, Amount, Period, PopulationRecord
+from stream.formatting import format_loss
 from stream.monitor.api.answer_views import csv_parts
 from stream.monitor.api.budget_models import (
     MAX_HELD_ENTRIES,
@@ -301,7 +302,8 @@ def trail_row(entry: HeldEntry) -> TrailRow:
     if shape.totals is not None:
         amounts["left"] = shape.totals.left
     models = {name: None if one is None else to_amount(one) for name, one in amounts.items()}
-    return TrailRow.from_record(shape, time=entry.time, action=entry.action, **models)
+    loss = None if shape.since is None else format_loss(shape.since, shape.lost, is_rollback=bool(shape.reason))
+    return TrailRow.from_record(shape, time=entry.time, action=entry.action, loss=loss, **models)
 
 
 MAX_EXPORTS: Final = 8

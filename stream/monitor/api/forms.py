@@ -271,12 +271,14 @@ def plan_opening(
         if _is_less(population.left, left) if can_pay == people_can_pay else can_pay:
             left, left_of = population.left, population.population.population
         can_pay = can_pay and people_can_pay
+    is_ended = population is not None and population.state == "halted"
     return Plan(
         calibration=calibration,
         cost=cost,
         left=left,
         left_of=left_of,
         affordable=can_pay,
+        halted="source" if entry.record.state == "halted" else "population" if is_ended else None,
         promises=promises(spec, calibration, counted=bound_text),
         windows=promised_windows(complete_spec(spec, source, clock=0), source),
         period=period_of(source),

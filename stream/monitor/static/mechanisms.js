@@ -30,7 +30,7 @@ export const OPENINGS = { ...SPECS, auto: { on: ["table"], fields: [], forms: []
 export const FIELDS = {
   threshold: { text: "Threshold", type: "number", value: "100" },
   cutoff: { text: "Charged answers (cutoff)", type: "number", value: "3" },
-  answers: { text: "Answers to pay for", type: "number", value: "100" },
+  answers: { text: "Answers to pay for", type: "number", value: "100", hint: "each is charged; after them the stream is exhausted" },
   updates: { text: "Charged answers to pay for", type: "number", hint: "empty: chosen by the planner" },
   dimensions: { text: "Most numbers in one answer", type: "number", value: "1" },
   monotone: { text: "One person changes all queries in the same direction", type: "flag", hint: "true for counts if neighbors add or remove a row" },

@@ -104,6 +104,31 @@ async def test_plan_shows_the_budget_that_cannot_pay_or_the_lesser(
             assert (plan["left"]["epsilon"], plan["left_of"]) == shown
 
 
+async def test_plan_names_what_is_halted() -> None:
+    """A restore may halt sources and populations, whatever is left of their budgets."""
+    installation = Installation()
+    for name in ("people", "others"):
+        table = source(name, "table", epsilon=9.0, attributes={"sex": ["F", "M"]})
+        installation.driver.register(table, {"sex": ["F", "M"] * 50})
+    installation.driver.register_population({"population": "patients", "epsilon": 9.0})
+    installation.driver.join("people", "patients")
+    installation.driver.halt("others")
+    installation.flow()
+    known = installation.tables.populations
+    async with installation.web() as client:
+
+        async def planned(source: str) -> tuple[bool, str | None]:
+            wanted = stream("counts", source, epsilon=1.0, mechanism={"kind": "laplace", "answers": 9})
+            plan = await post(client, "/api/plan", wanted, VIEWER)
+            return plan["affordable"], plan["halted"]
+
+        assert await planned("people") == (True, None)
+        population, at = known["patients"]
+        known["patients"] = population.model_copy(update={"state": "halted"}), at
+        assert await planned("people") == (False, "population")
+        assert await planned("others") == (False, "source")
+
+
 async def test_allotted_delta_is_left_out_if_the_population_has_none() -> None:
     """The allotment has the source's δ by default; it is not used up, but no grant can have it."""
     installation = Installation()

@@ -12,16 +12,21 @@ import polars as pl
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from schemas import trail_codec
+from schemas.ledger import TrailRestored
 from stream.monitor.api.budget_models import Forecast, TrailQuery
-from stream.monitor.api.budget_views import list_trail
+from stream.monitor.api.budget_views import list_trail, trail_row
 from stream.monitor.api.monitor_state import metrics_text
-from stream.monitor.budget_history import DAY_SECONDS, PACE_WINDOWS
+from stream.monitor.budget_history import DAY_SECONDS, PACE_WINDOWS, to_held_entry
 from stream.monitor.monitor_tables import MonitorTables
+from stream.monitor.record_shapes import TrailEntryShape, decode_record
 from stream.processing.protocol import Record
 from tests.builders import stream
 from tests.unit.monitor.installation import FEED, VIEWER, Installation, bearer, get, spec
 from tests.unit.monitor.survey import PEOPLE, ROWS
 from tests.unit.monitor.trail_history import DAYS, installation_with_history
+
+DIGEST = "0" * 64
 
 
 def restart_monitor(installation: Installation) -> Installation:
@@ -53,6 +58,15 @@ async def test_budget_history_is_complete_after_restart() -> None:
     times = [point["time"] for point in after["points"]]
     assert times[1] - times[0] == DAYS
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize(("reason", "loss"), [(None, "backup"), ("disk of broker 2 restored", "rollback")])
+def test_trail_row_of_a_restore_says_what_is_lost(reason: str | None, loss: str) -> None:
+    entry = TrailRestored(number=1, previous=DIGEST, time=0, since="halt", lost=2, backup=DIGEST, reason=reason)
+    raw = trail_codec.encode(entry)
+    row = trail_row(to_held_entry(decode_record(TrailEntryShape, raw), raw))
+    assert row.loss == f"later than this time; since the {loss}: halt; 2 streams halted"
+    assert row.reason == reason
 
 
 async def forecasts_of(installation: Installation) -> dict[int, Forecast]:

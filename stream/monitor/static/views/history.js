@@ -34,7 +34,9 @@ export function answerHistory(stream, session) {
   const place = make("p", { class: "quiet", role: "status" });
   const shared = make("div");
   const problem = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
-  const none = emptyState("No answer yet", "Answers appear here once the stream has been asked.");
+  const unasked = emptyState("No answer yet", "Answers appear here once the stream has been asked.");
+  const unkept = emptyState("No answer is kept", "Kafka has deleted the answers of this stream, or they were given before its ledger was restored: a backup has no answers.");
+  const none = make("div", {}, unasked, unkept);
   const stale = make("p", { class: "quiet", role: "status", hidden: true }, "The stream has given newer answers: press “Newest”.");
   const newest = make("button", { type: "button", onclick: () => read({}) }, "Newest");
   const next = make("button", { type: "button", onclick: () => read({ before: older }) }, "Older");
@@ -86,6 +88,8 @@ export function answerHistory(stream, session) {
     setText(head.querySelectorAll("th")[ALPHA], items.some((one) => unitOf(one) === null) ? UNKNOWN_UNIT : HEADS[ALPHA]);
     table.hidden = !items.length;
     none.hidden = Boolean(items.length) || before !== null || where.before !== undefined;
+    unasked.hidden = row.answered > 0;
+    unkept.hidden = row.answered === 0;
     const last = row.last_answered;
     jump.hidden = Boolean(items.length) || before === null || last === null || reached === null || last >= reached;
     const priced = items.filter((one) => requestedPrice(one.question, one.answer) !== null).length;

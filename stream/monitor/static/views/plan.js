@@ -48,6 +48,7 @@ function addPart(whole, { lines, method, chosen, against, following }) {
 
 export function planView({ query, session }) {
   let declared = null;
+  let sizes = {}; // the number of values of each declared attribute
   const request = requestId();
   let affordable = false;
   let cost = null;
@@ -228,12 +229,17 @@ export function planView({ query, session }) {
       found.calibration.cutoff ? count(found.calibration.cutoff) : "one charge pays for all",
       found.calibration.method,
     ]);
-    const sentences = [`${affordable ? "The budget can pay for it" : "The budget cannot pay for it"}; α ${bound(found.calibration.alpha)} for ${plural(promisedAnswers(found.compared[0]?.kind ?? kind.value, found.calibration), "answer")}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
+    const payer = found.halted ? `The ${found.halted} is halted, so no stream can be opened` : `The budget ${affordable ? "can" : "cannot"} pay for it`;
+    const sentences = [`${payer}; α ${bound(found.calibration.alpha)} for ${plural(promisedAnswers(found.compared[0]?.kind ?? kind.value, found.calibration), "answer")}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
     if (affordable && session.role !== "operator") {
       sentences.push("An analyst's allotments must be able to pay, too: see People.");
     }
     if (found.compared.length) {
       sentences.push(describeChoice(found.compared));
+    }
+    const { attributes } = own.value();
+    if (declared.kind === "table" && attributes?.length) {
+      sentences.push(`It covers ${plural(attributes.reduce((cells, name) => cells * sizes[name], 1), "cell")}, of ${attributes.join(", ")}.`);
     }
     if (!useless && declared.kind === "table" && knownRows() === undefined) {
       sentences.push("Whether that is informative depends on the number of rows: give it, about.");
@@ -256,6 +262,7 @@ export function planView({ query, session }) {
     try {
       const detail = await send(`/api/sources/${encodeURIComponent(source.value)}`, session.token);
       declared = detail.declaration.source;
+      sizes = Object.fromEntries(detail.declaration.attributes.map(({ name, size }) => [name, size]));
       const fitting = Object.entries(OPENINGS).filter(([, { on }]) => on.includes(declared.kind));
       offer(kind, fitting.map(([name]) => [name, name === "auto" ? "The best for counts (auto)" : mechanismName(name)]), kind.value || query.mechanism);
       fields();

@@ -56,6 +56,7 @@ function requester({ by, analyst }) {
 
 function outcome(row) {
   const figures = [
+    row.loss,
     row.allotment && `ε ${row.epsilon}${row.delta === null ? " and the budget's δ" : row.delta ? `, δ ${row.delta}` : ""} for ${row.analysts.join(", ")}`,
     row.granted && `granted ${amount(row.granted)}`,
     row.answers && plural(row.answers, "more charged answer"),
