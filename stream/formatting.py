@@ -89,7 +89,7 @@ def format_interval(ends: tuple[float, float], number: float | None, *, grouped:
     if number is not None and ends[0] == ends[1] != number:
         end = format_estimate(ends[0], None, grouped=grouped)
         return f"{'below' if number < ends[0] else 'above'} {end}, by noise"
-    half = 0.5 * (ends[1] - ends[0]) or None
+    half = 0.5 * (ends[1] - ends[0])
     low, high = (format_estimate(end, half, grouped=grouped) for end in ends)
     return f"{low} to {high}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from itertools import repeat
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from schemas import (
     Source,
     TextInterval,
 )
-from stream.formatting import cut_to_interval, format_error_bound, format_estimate, format_interval
+from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import (
     NO_COST,
@@ -43,12 +42,6 @@ NUMBER_SUFFIXES = (ERROR_SUFFIX, LOW_SUFFIX, HIGH_SUFFIX, INFORMATIVE_SUFFIX)
 
 MAX_LISTED_RESULTS = 10
 """Maximum number of results that are listed in a terminal."""
-
-MAX_ROWS = 50
-"""Maximum number of rows of a table in a notebook."""
-
-_BAR_WIDTH, _BAR_HEIGHT = 160, 14
-"""Size of an error bar in pixels."""
 
 
 def format_answer(answer: Answer) -> str:
@@ -87,6 +80,22 @@ def shown_alpha(answer: Answer) -> str | None:
     return text + ", of a quantile in rows of rank" * (answer.basis in _ESTIMATED)
 
 
+def format_number(
+    answer: Answer, number: float, ends: tuple[float, float] | None, *, grouped: bool = False
+) -> str:
+    """Format a number of an answer with the digits of α or, if α may have another unit, of its interval ``ends``."""
+    has_other_unit = bool(getattr(answer, "alpha_unit", ""))
+    is_known = getattr(answer, "query", None) is not None or not getattr(answer, "lacks_stream", True)
+    if not is_known and (ends is not None or answer.basis in _ESTIMATED):
+        has_other_unit = True
+    return format_estimate(number, half_length(ends) if has_other_unit else answer.alpha, ends, grouped=grouped)
+
+
+def half_length(ends: tuple[float, float] | None) -> float | None:
+    """Return half of an interval, as the error bound that decides a number's digits; None without an interval."""
+    return None if ends is None else 0.5 * (ends[1] - ends[0])
+
+
 def format_content(answer: Answer, *, with_intervals: bool = False) -> str:
     """Format the numbers, texts or groups of an answer or, if it has none, its outcome.
 
@@ -94,7 +103,7 @@ def format_content(answer: Answer, *, with_intervals: bool = False) -> str:
     """
     names = _quoted_group_names(answer, all_groups=with_intervals)
     if answer.estimate is not None:
-        return format_estimate(answer.estimate, answer.alpha, answer.interval)
+        return format_number(answer, answer.estimate, answer.interval)
     if answer.choice is not None:
         return f"'{answer.choice}'"
     if answer.estimates is not None:
@@ -138,7 +147,7 @@ def format_numbers(answer: Answer, *, with_intervals: bool) -> list[str]:
     ``with_intervals`` adds the names of other groups, if they are known, and the 95 % intervals.
     """
     numbers = [
-        format_estimate(number, answer.alpha, ends)
+        format_number(answer, number, ends)
         + (f" (95 %: {format_interval(ends, number)})" if with_intervals and ends is not None else "")
         for number, ends in zip(answer.estimates or (), answer.intervals or repeat(None), strict=False)
     ]
@@ -190,97 +199,12 @@ def list_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
     return lines if more <= 0 else (*lines[:MAX_LISTED_RESULTS], f"and {more:,} more warnings")
 
 
-def format_html_table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str] = ()) -> str:
-    """Format rows as an HTML table with error bars on one scale, and the warnings below."""
-    names = [
-        name
-        for name in dict.fromkeys(name for row in rows for name in row)
-        if name != "id" and any(row.get(name) is not None for row in rows)
-    ]
-    shown = rows[:MAX_ROWS]
-    scale = _common_scale(shown)
-    bars = scale is not None
-    head = "".join(f"<th>{escape('±' if name == 'alpha' else name)}</th>" for name in names) + "<th></th>" * bars
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td>{_format_cell(row, name)}</td>" for name in names)
-        + (f"<td>{_draw_bar(row, scale)}</td>" if scale is not None else "")
-        + "</tr>"
-        for row in shown
-    )
-    more = f"<p>… {len(rows) - MAX_ROWS} more rows</p>" if len(rows) > MAX_ROWS else ""
-    below = more + "".join(f"<p>warning: {escape(one)}</p>" for one in warnings)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
-
-
-def _format_cell(row: Mapping[str, Any], name: str) -> str:
-    value = row.get(name)
-    if isinstance(value, float):
-        is_bound = name == "alpha" or name.endswith(ERROR_SUFFIX)
-        column = _number_column(name)
-        alpha, ends = _alpha_of(row, column), ends_of(row, column)
-        if name != column and ends is not None and ends[0] == ends[1] != row[column]:
-            return format_interval(ends, row[column])
-        return format_error_bound(value) if is_bound else format_estimate(value, alpha, ends_of(row, name))
-    return "" if value is None else escape(str(value))
-
-
-def _number_column(name: str) -> str:
-    """Return the column of numbers to which a column of interval ends belongs; ``name`` for other columns."""
-    if name in {"interval_low", "interval_high"}:
-        return "estimate"
-    return name.removesuffix(LOW_SUFFIX).removesuffix(HIGH_SUFFIX)
-
-
 def ends_of(row: Mapping[str, Any], name: str) -> tuple[float, float] | None:
     """Return the ends of the confidence interval of a row's number in column ``name``; None without an interval."""
     is_result = name == "estimate"
     low = row.get("interval_low" if is_result else name + LOW_SUFFIX)
     high = row.get("interval_high" if is_result else name + HIGH_SUFFIX)
     return None if low is None or high is None else (low, high)
-
-
-def _alpha_of(row: Mapping[str, Any], name: str) -> float | None:
-    found: float | None = row.get("alpha" if name == "estimate" else name + ERROR_SUFFIX)
-    return found
-
-
-def _bar_ends(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    middle = row.get("estimate")
-    if middle is None:
-        return None
-    alpha = row.get("alpha") or 0.0
-    return middle - alpha, middle + alpha
-
-
-def _common_scale(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
-    ends = [end for row in rows if (found := _bar_ends(row)) is not None for end in found]
-    if not ends:
-        return None
-    low, high = min(0.0, *ends), max(0.0, *ends)
-    return (low, high) if high > low else (low, low + 1.0)
-
-
-def _draw_bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
-    ends = _bar_ends(row)
-    if ends is None:
-        return ""
-    low, high = scale
-
-    def x_of(number: float) -> float:
-        return (number - low) / (high - low) * (_BAR_WIDTH - 4) + 2
-
-    left, right, middle = map(x_of, (*ends, cut_to_interval(row["estimate"], ends_of(row, "estimate"))))
-    half = _BAR_HEIGHT / 2
-    labels = [format_estimate(end, _alpha_of(row, "estimate")) for end in ends]
-    return (
-        f'<svg width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}" role="img" '
-        f'aria-label="{labels[0]} to {labels[1]}">'
-        f'<line x1="{left:.1f}" x2="{right:.1f}" y1="{half}" y2="{half}" stroke="currentColor"/>'
-        f'<line x1="{left:.1f}" x2="{left:.1f}" y1="{half - 4}" y2="{half + 4}" stroke="currentColor"/>'
-        f'<line x1="{right:.1f}" x2="{right:.1f}" y1="{half - 4}" y2="{half + 4}" stroke="currentColor"/>'
-        f'<circle cx="{middle:.1f}" cy="{half}" r="3" fill="currentColor"/></svg>'
-    )
 
 
 _FORMULA_STARTS: Final = (*"=+-@\t\r\n", *"\uff1d\uff0b\uff0d\uff20")

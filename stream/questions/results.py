@@ -46,6 +46,7 @@ from stream.questions.answer_warnings import (
     warn_about_top,
 )
 from stream.questions.clamped_values import describe_clamping, warn_about_clamping
+from stream.questions.html_tables import format_html_table, with_unit_of_alpha
 from stream.questions.result_text import ConvertibleRows
 
 Group = Mapping[str, str | int | float]
@@ -313,7 +314,7 @@ class Result(ConvertibleRows, Answer):
         return " ".join([result_text.format_answer(self), *result_text.format_warnings(self.warnings)])
 
     def _repr_html_(self) -> str:
-        return result_text.format_html_table(self.rows(), self.warnings)
+        return format_html_table(with_unit_of_alpha(self, self.rows()), self.warnings)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Answer) and self.__dict__ == other.__dict__
@@ -370,17 +371,22 @@ class Results(ConvertibleRows, Sequence[Result]):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of all results."""
-        rows = [row for result in self._results for row in result.rows()]
-        for row in rows if any("informative" in row for row in rows) else ():
-            if (row.get("estimate"), row.get("choice")) != (None, None):
-                row.setdefault("informative", True)
-        return rows
+        return _complete_marks([row for result in self._results for row in result.rows()])
 
     def __repr__(self) -> str:
         return result_text.format_answers(self._results)
 
     def _repr_html_(self) -> str:
-        return result_text.format_html_table(self.rows(), self.warnings)
+        rows = [row for result in self._results for row in with_unit_of_alpha(result, result.rows())]
+        return format_html_table(_complete_marks(rows), self.warnings)
+
+
+def _complete_marks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mark numbers as informative in the rows of results without such marks, if other results have them."""
+    for row in rows if any("informative" in row for row in rows) else ():
+        if (row.get("estimate"), row.get("choice")) != (None, None):
+            row.setdefault("informative", True)
+    return rows
 
 
 _NUMBER_COLUMNS = (

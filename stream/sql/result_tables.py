@@ -21,6 +21,7 @@ from stream.formatting import format_error_bound, values_of
 from stream.questions import Result, Results, result_text
 from stream.questions.answer_warnings import describe_reasons, largest_error
 from stream.questions.clamped_values import describe_other_categories
+from stream.questions.html_tables import format_html_table
 from stream.questions.question_forms import limit_by_plan, validate_as_invalid
 from stream.questions.result_text import (
     ERROR_SUFFIX,
@@ -106,7 +107,7 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         )
 
     def _repr_html_(self) -> str:
-        return f"{result_text.format_html_table(self._rows, self.warnings)}<p>{format_cost(self)}</p>"
+        return f"{format_html_table(self._rows, self.warnings)}<p>{format_cost(self)}</p>"
 
 
 _ESTIMATED_WARNING: Final = (

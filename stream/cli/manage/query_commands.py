@@ -22,13 +22,14 @@ from schemas.wire import describe, read_json
 from stream.cli.output import AsJson, CommandError, print_warnings, read_document, say, show_json, show_table
 from stream.client.async_client import AsyncClient
 from stream.errors import SottoError, Timeout, Unknown, describe_reason
-from stream.formatting import did_you_mean, format_count, format_error_bound, format_estimate, format_interval
+from stream.formatting import did_you_mean, format_count, format_error_bound, format_interval
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.clamped_values import VALUE_FIELDS
 from stream.questions.question_forms import DEFAULT_MAX_PRICE
 from stream.questions.result_text import (
     format_choices,
+    format_number,
     format_numbers,
     format_text_interval,
     format_typical_error,
@@ -282,7 +283,7 @@ def _show_groups(answer: Result, groups: Sequence[Group]) -> None:
     columns: list[tuple[str, Iterable[str]]] = [(name, [str(group[name]) for group in groups]) for name in names]
     if answer.estimates is not None:
         numbers = list(zip(answer.estimates, answer.intervals or repeat(None), strict=False))
-        texts = [format_estimate(number, answer.alpha, ends, grouped=True) for number, ends in numbers]
+        texts = [format_number(answer, number, ends, grouped=True) for number, ends in numbers]
         columns.append((_numbers_heading(answer), texts))
         if answer.intervals:
             # Intervals of texts are published also with ``top``, which selects numbers.
@@ -374,7 +375,7 @@ async def warn_of_unknown_stream(client: AsyncClient, name: str) -> list[str]:
 def _format_answer(answer: Result, *, with_estimates: bool = True) -> str:
     parts = [f"{answer.stream}{format_window(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
-        parts += [format_estimate(answer.estimate, answer.alpha, answer.interval), answer.number_unit]
+        parts += [format_number(answer, answer.estimate, answer.interval), answer.number_unit]
     if answer.estimates is not None and with_estimates:
         parts.append(", ".join(format_numbers(answer, with_intervals=True)))
     if answer.choice is not None:

@@ -131,8 +131,13 @@ export function interval(value, low, high) {
   if (low === high && value !== low) {
     return `${value < low ? "below" : "above"} ${estimate(low)}, by noise`;
   }
-  const half = (high - low) / 2 || undefined;
+  const half = halfLength(low, high);
   return `${estimate(low, half)} to ${estimate(high, half)}`;
+}
+
+/** Half of an interval, as the error bound that decides a number's digits; null without an interval. */
+export function halfLength(low, high) {
+  return typeof low === "number" && typeof high === "number" ? (high - low) / 2 : null;
 }
 
 function superscript(power) {

@@ -13,8 +13,9 @@ from stream.cli.manage import query_commands, shell_command
 from stream.cli.output import format_amount, format_left
 from stream.formatting import format_error_bound, format_estimate, format_share, values_of
 from stream.privacy.planning.promises import Promise
-from stream.questions import Result, result_text
+from stream.questions import Result, Results, result_text
 from stream.questions.alert_states import estimate_text
+from stream.questions.html_tables import format_html_table
 from tests.builders import parse_source, parse_stream, source, stream
 
 
@@ -86,8 +87,8 @@ def answer(**numbers: object) -> Result:
     [
         result_text.format_answer(answer(estimate=12345678.0)),
         result_text.format_answer(answer(estimates=(12345678.0, 1.0))),
-        result_text.format_html_table([{"estimate": 12345678.0, "alpha": 4.00004}]),
-        result_text.format_html_table([{"n": 12345678.0, "n ±": 4.00004}]),
+        format_html_table([{"estimate": 12345678.0, "alpha": 4.00004}]),
+        format_html_table([{"n": 12345678.0, "n ±": 4.00004}]),
         estimate_text(answer(estimate=12345678.0)),
         query_commands._format_answer(answer(estimate=12345678.0)),
         query_commands._format_answer(answer(estimates=(12345678.0, 1.0))),
@@ -111,7 +112,7 @@ def test_numbers_are_written_within_their_intervals() -> None:
     assert "0 (95 %: below 0, by noise), 7 (95 %: 3 to 11)" in query_commands._format_answer(groups)
     row = {"n": -3.0, "n ±": 4.0, "n 95% low": 0.0, "n 95% high": 1.0}
     assert shell_command._cell(row, "n") == "0 ± 4"
-    assert ">-3<" not in result_text.format_html_table([row])
+    assert ">-3<" not in format_html_table([row])
 
 
 def test_interval_out_of_the_range_does_not_look_exact() -> None:
@@ -119,7 +120,7 @@ def test_interval_out_of_the_range_does_not_look_exact() -> None:
     row = {"n": -9.0, "n ±": 4.0, "n 95% low": 0.0, "n 95% high": 0.0}
     assert shell_command._cell(row, "n 95% low") == "below 0, by noise"
     assert "0 to 0" not in estimate_text(answer(estimate=-9.0, interval=(0.0, 0.0)))
-    assert result_text.format_html_table([row]).count("<td>below 0, by noise</td>") == 2
+    assert format_html_table([row]).count("<td>below 0, by noise</td>") == 2
     assert "(95 %: above 1, by noise)" in result_text.format_answer(answer(estimate=1.2, interval=(1.0, 1.0)))
     assert "(95 %: 23 to 23)" in result_text.format_answer(answer(estimate=23.0, interval=(23.0, 23.0)))
 
@@ -194,3 +195,20 @@ def test_quantile_of_a_window_has_its_error_in_events_of_rank() -> None:
 def test_bins_have_different_names(edges: tuple[float, ...], values: list[str]) -> None:
     """Six digits are enough for most edges; for others, all digits are written."""
     assert values_of(Bins(edges=edges)) == values
+
+
+def test_quantile_has_the_digits_of_its_interval() -> None:
+    """The error bound of a quantile is in rows of rank, so it says nothing about the digits of an age."""
+    question = Query.model_validate({"id": "q", "stream": "s", "quantile": "stay", "q": 0.5})
+    one = answer(alpha=62.5, estimate=4.25, interval=(4.25, 4.25)).with_question(question, None)
+    assert "s: 4.25 ± 62.5 rows of rank (95 %: 4.25 to 4.25)" in result_text.format_answer(one)
+    assert " 4.25 (±62.5 rows of rank, 95 %: 4.25 to 4.25)" in query_commands._format_answer(one)
+    several = answer(alpha=6250.0, estimates=(7.399, 123456.75), intervals=((7.298, 7.412), (123456.5, 123457.0)))
+    assert "[7.399, 123456.75]" in result_text.format_answer(several.with_question(question, None))
+    table = Results([one])._repr_html_()
+    assert (">4.25<" in table, "62.5 rows of rank" in table, 'aria-label="4.25 to 4.25"' in table) == (True,) * 3
+
+
+def test_number_of_an_unknown_question_has_the_digits_of_its_interval() -> None:
+    """Other clients' answers do not have their questions, and may be quantiles."""
+    assert "s: 4.25 (95 %: 4 to 4.5)" in result_text.format_answer(answer(estimate=4.25, interval=(4.0, 4.5)))

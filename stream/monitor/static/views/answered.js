@@ -2,7 +2,7 @@
 
 import { barChart } from "../bars.js";
 import { make } from "../dom.js";
-import { amount, bound, count, cutToInterval, estimate, interval, plural } from "../format.js";
+import { amount, bound, count, cutToInterval, estimate, halfLength, interval, plural } from "../format.js";
 import { BASES, FORMS, RANKS } from "../mechanisms.js";
 
 export const OUTCOMES = { above: "Above the threshold", below: "Below the threshold", answer: "Answered", halted: "Halted", rejected: "Rejected" };
@@ -37,7 +37,7 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}${ends}` : answer.reason?.startsWith("exhausted: ") ? "Exhausted" : OUTCOMES[answer.outcome];
   const of = versionsOf([answer]);
   const below = answer.choice && !ofRanks && typeof answer.alpha === "number" ? [`The choice may be up to ${bound(answer.alpha)} below the best.`] : [];
-  const table = !numbers.length && answer.choices ? tableOf([...names, "value", ...(answer.choice_intervals ? [INTERVAL] : [])], rows.map((row) => [...names.map((name) => row[name]), row.choice, ...(answer.choice_intervals ? [`${row.interval_low} … ${row.interval_high}`] : [])]), of) : !numbers.length && (answer.keys || answer.top_groups) ? tableOf(names, rows.map((row) => names.map((name) => row[name])), of) : numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : []), ...(marked ? [""] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, ofRanks ? null : row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.published, row.interval_low, row.interval_high)] : []), ...(marked ? [row.informative === false ? "not informative" : ""] : [])]), of) : null;
+  const table = !numbers.length && answer.choices ? tableOf([...names, "value", ...(answer.choice_intervals ? [INTERVAL] : [])], rows.map((row) => [...names.map((name) => row[name]), row.choice, ...(answer.choice_intervals ? [`${row.interval_low} … ${row.interval_high}`] : [])]), of) : !numbers.length && (answer.keys || answer.top_groups) ? tableOf(names, rows.map((row) => names.map((name) => row[name])), of) : numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : []), ...(marked ? [""] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, ofRanks ? halfLength(row.interval_low, row.interval_high) : row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.published, row.interval_low, row.interval_high)] : []), ...(marked ? [row.informative === false ? "not informative" : ""] : [])]), of) : null;
   return card(head, answer, { cost, charged }, [...below, ...(answer.keys?.length === 0 ? ["No text is released."] : []), ...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...describeTypicalError(answer, title === FORMS.fraction), ...describeVersions(table ? [] : of)], warnings, labels.length ? [labels] : [], table);
 }
 

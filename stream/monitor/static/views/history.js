@@ -3,7 +3,7 @@
 import { explain, open, parameters, send } from "../api.js";
 import { download, make, setText, tableHead } from "../dom.js";
 import { latest } from "../forms.js";
-import { amount, bound, capital, count, cutToInterval, estimate, interval, number, plural, time, windowText } from "../format.js";
+import { amount, bound, capital, count, cutToInterval, estimate, halfLength, interval, number, plural, time, windowText } from "../format.js";
 import { RANKS, SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
 import { describeQuery } from "../questions.js";
@@ -220,7 +220,7 @@ function describeHiddenMarks(marked) {
 }
 
 /** Format a number with as many digits as its interval: the error bound of a quantile has another unit. */
-const numberText = (value, ends, alpha) => estimate(cutToInterval(value, ...(ends ?? [])), ends && ends[1] > ends[0] ? (ends[1] - ends[0]) / 2 : ends ? null : alpha);
+const numberText = (value, ends, alpha) => estimate(cutToInterval(value, ...(ends ?? [])), halfLength(...(ends ?? [])) ?? alpha);
 
 function answerText({ question, answer, groups, uninformative }) {
   const marked = new Set(uninformative);
