@@ -143,13 +143,22 @@ def estimate_text(answer: Answer) -> str:
     return f"{content} ± {format_error_bound(answer.alpha)}" if answer.alpha is not None and is_clear else content
 
 
+_DETAILS: Final = (60_000, "minutes"), (1_000, "seconds")
+"""The milliseconds of a minute and of a second, each with the detail of times that are multiples of it."""
+
+
 def window_text(answer: Answer) -> str:
     """Format an answer's window in UTC: ``2013-01-01 05:00–06:00``."""
     if answer.window is None:
         return ""
     if (moments := _window_moments(answer)) is None:
         return f"{answer.window.start}–{answer.window.end}"
-    first, last = map(_format_moment, moments)
+    detail = next(
+        (name for divisor, name in _DETAILS if not any(one % divisor for one in moments)), "milliseconds"
+    )
+    first, last = (
+        datetime.fromtimestamp(one / 1000, UTC).isoformat(" ", detail)[: -len("+00:00")] for one in moments
+    )
     day, time = last.split(" ")
     return f"{first}–{time if first.startswith(day) else last}"
 
@@ -179,13 +188,6 @@ def _window_moments(answer: Answer) -> tuple[int, int] | None:
 def format_time(seconds: float) -> str:
     """Format Unix seconds as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _format_moment(milliseconds: int) -> str:
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    if milliseconds % 1000:
-        return moment.isoformat(" ", "milliseconds").removesuffix("+00:00")
-    return f"{moment:%Y-%m-%d %H:%M}" if not moment.second else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 @dataclass(slots=True)

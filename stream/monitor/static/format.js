@@ -202,7 +202,9 @@ export function windowText(window) {
   if (!window) {
     return "";
   }
-  const [start, end] = [window.start, window.end].map((text) => text.replace("T", " ").replace(/(:00)?Z$/, ""));
+  const moments = [window.start, window.end];
+  const ending = moments.every((text) => text.endsWith(":00Z")) ? ":00Z" : "Z";
+  const [start, end] = moments.map((text) => text.replace("T", " ").replace(ending, ""));
   return `${start}–${end.slice(0, 10) === start.slice(0, 10) ? end.slice(11) : end}`;
 }
 
