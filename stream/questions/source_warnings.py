@@ -16,10 +16,9 @@ def warn_about_repetition(source: Source, registered: Mapping[str, str | None]) 
     if source.source not in registered:
         return None
     if (reason := registered[source.source]) is not None:
-        unknown = ", less the unknown grants" if "grants" in reason and reason.endswith("not known") else ""
         return (
             f"source: '{source.source}' was registered before and is halted for good ({reason}); give its data another "
-            f"name, with the budget that 'sotto source show {source.source}' has left{unknown}"
+            f"name, with {_describe_rest(source.source, reason)}"
         )
     changed = f"; if its table has changed, run 'sotto source refresh {source.source}'"
     return f"source: '{source.source}' was registered before, so nothing changes{changed if isinstance(source, TableSource) else ''}"
@@ -59,9 +58,30 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
     )
     join = "add both to one population with 'sotto source join', or " if can_join else ""
     return (
-        f"{'path' if isinstance(source, TableSource) else 'topic'}: {source.source} has the same data as {_name_first(others)}, but a separate budget; "
+        f"{_place_of(source)}: {source.source} has the same data as {_name_first(others)}, but a separate budget; "
         f"the spending of both adds up for the same people; {join}end the streams of one with 'sotto stream close'"
     )
+
+
+def warn_about_halted_data(source: Source, registered: Iterable[SourceRecord]) -> str | None:
+    """Return a warning if a halted source of another budget has spent on the data of this one, or None."""
+    for record in registered:
+        name, population = record.source.source, record.population or record.source.population
+        if record.state == "open" or name == source.source or not (record.spent.epsilon or record.spent.rho):
+            continue
+        has_own_budget = population is None or population != source.population
+        if has_own_budget and _data_of(source) & _data_of(record.source):
+            return (
+                f"{_place_of(source)}: {source.source} has the same data as '{name}', which is halted; what it has spent "
+                f"adds up with this budget for the same people: declare at most {_describe_rest(name, record.reason)}"
+            )
+    return None
+
+
+def _describe_rest(name: str, reason: str | None) -> str:
+    """Describe what a halted source has left of its budget."""
+    is_unknown = reason is not None and "grants" in reason and reason.endswith("not known")
+    return f"the budget that 'sotto source show {name}' has left{', less the unknown grants' * is_unknown}"
 
 
 def warn_about_old_versions(source: Source, registered: Iterable[SourceRecord]) -> str | None:
@@ -89,6 +109,11 @@ def _name_first(names: Iterable[str]) -> str:
     ordered = sorted(names)
     more = f" and {len(ordered) - 3:,} more" if len(ordered) > 3 else ""
     return ", ".join(f"'{name}'" for name in ordered[:3]) + more
+
+
+def _place_of(source: Source) -> str:
+    """Return the name of the field that says where a source's data is."""
+    return "path" if isinstance(source, TableSource) else "topic"
 
 
 def _places(paths: Iterable[str]) -> set[tuple[str, str]]:

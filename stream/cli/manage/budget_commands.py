@@ -41,7 +41,12 @@ from stream.kafka.topic_creation import LiveTopicReport, inspect_live_topic
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.questions.clamped_values import describe_values
 from stream.questions.question_forms import source_adapter
-from stream.questions.source_warnings import warn_about_old_versions, warn_about_repetition, warn_about_shared_data
+from stream.questions.source_warnings import (
+    warn_about_halted_data,
+    warn_about_old_versions,
+    warn_about_repetition,
+    warn_about_shared_data,
+)
 from stream.questions.stream_watch import describe_live_topic
 from stream.settings import DEFAULT_TABLE_BYTES
 from stream.tables.engine_limits import describe_engine
@@ -83,7 +88,8 @@ def add(
         report = _inspect_topic(wanted)
         receipt = client.register(wanted)
     reasons = {record.source.source: record.reason for record in earlier}
-    print_warnings(filter(None, (warn_about_repetition(wanted, reasons), warn_about_shared_data(wanted, earlier))))
+    about_data = warn_about_shared_data(wanted, earlier), warn_about_halted_data(wanted, earlier)
+    print_warnings(filter(None, (warn_about_repetition(wanted, reasons), *about_data)))
     details: list[str] = []
     if isinstance(wanted, EventsSource):
         details = [

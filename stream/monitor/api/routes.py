@@ -81,7 +81,7 @@ from stream.monitor.api.source_views import (
 )
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.monitor_alerts import alerts_view
-from stream.questions.source_warnings import warn_about_repetition, warn_about_shared_data
+from stream.questions.source_warnings import warn_about_halted_data, warn_about_repetition, warn_about_shared_data
 from stream.tables.readers.source_parts import base_columns
 from stream.tables.table_errors import TableDataError
 
@@ -290,10 +290,11 @@ def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
             base_columns(call.body)  # raises TableDataError for an invalid view
     except (Refused, TableDataError) as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
-    shared = warn_about_shared_data(call.body, views.sources_on_same_data(monitor.tables, call.body))
+    others = list(views.sources_on_same_data(monitor.tables, call.body))
+    about_data = warn_about_shared_data(call.body, others), warn_about_halted_data(call.body, others)
     reasons = {name: entry.record.reason for name, entry in monitor.tables.sources.items()}
     repeated = warn_about_repetition(call.body, reasons)
-    remarks = [*found.remarks, *filter(None, [shared, repeated])]
+    remarks = [*found.remarks, *filter(None, [*about_data, repeated])]
     population = call.body.population
     if population not in {None, *monitor.tables.populations}:
         remarks.append(f"population '{population}' is not registered; register it first")

@@ -283,6 +283,29 @@ def test_source_command_warns_of_the_data_of_another_budget(
     assert "warning: path: fourth has the same data as 'second', 'third', but a separate budget" in split
 
 
+def test_source_command_warns_of_what_a_halted_source_has_spent(driver: Driver, tmp_path: Path) -> None:
+    """The people of its table are the same, so the new budget must be what the old one has left."""
+    for name in ("p.csv", "q.csv"):
+        (tmp_path / name).write_text("age,sex\n30,F\n")
+
+    def added(name: str, file: str = "p.csv", **changed: object) -> str:
+        declared = source(name, "table", path=str(tmp_path / file), **changed)
+        return run_connected("source", "add", json.dumps(declared))
+
+    driver.register_population({"population": "patients", "epsilon": 30})
+    added("spent", population="patients")
+    driver.open(stream("ages", "spent", mechanism={"kind": "histogram", "attributes": ["sex"]}, epsilon=1.0))
+    added("unspent")
+    driver.ask({"stream": "ages", "where": "TRUE"})
+    driver.halt("unspent")
+    driver.halt("spent")
+    warning = added("later")
+    assert "warning: path: later has the same data as 'spent', which is halted; what it has spent" in warning
+    assert "declare at most the budget that 'sotto source show spent' has left\n" in warning
+    assert "is halted" not in added("member", population="patients"), "the population counts what was spent"
+    assert "warning" not in added("elsewhere", "q.csv")
+
+
 def test_source_command_warns_if_the_source_was_registered_before(driver: Driver, tmp_path: Path) -> None:
     """A repeated registration does not read the table again, so the command names the one that does."""
     path = tmp_path / "p.csv"
