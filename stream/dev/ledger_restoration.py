@@ -35,7 +35,7 @@ from stream.kafka.topic_creation import read_topics, require_topics
 from stream.kafka.topic_layouts import budget_group, layout, worker_group
 from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
-from stream.processing.protocol import PROGRESS_KEY, Outputs
+from stream.processing.protocol import PROGRESS_KEY, REPEATED_HEADER, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.settings import Settings
 from stream.witnesses.anchor import Anchor, begin_generation, largest_end, read_newest_generations
@@ -102,7 +102,8 @@ def _records_of_backup(backup: BackupFile, topics: Topics, streams: set[bytes]) 
         outputs = Outputs()
         for record in records:
             if record is not None:
-                outputs.add(getattr(topics, record.topic), record.partition, (record.key, record.value, ()))
+                headers = [(REPEATED_HEADER, b"")] if record.topic == "ledger" else ()
+                outputs.add(getattr(topics, record.topic), record.partition, (record.key, record.value, headers))
         yield outputs
 
 

@@ -263,9 +263,9 @@ class Engine:
         self.metrics.partitions.set(len(self._tasks))
 
     async def drop_partitions(self, partitions: Iterable[int]) -> None:
-        """Drop the state of parked partitions."""
+        """Drop the state of parked partitions; when this process stops, its guard keeps what it knows of them."""
         gone = [self._partitions.pop(partition) for partition in list(partitions) if partition not in self._tasks]
-        for task in gone:
+        for task in () if self._stopping.is_set() else gone:
             self.role.guard.forget(task.partition)
         await asyncio.gather(*(partition.close() for partition in gone), return_exceptions=True)
 

@@ -195,6 +195,8 @@ class StreamEntry:
     extended: float | None = None
     updated: float | None = None
     last_answered: float | None = None
+    is_restored: bool = False
+    """True if records have the time of a restore or later, which says nothing about the stream's answers."""
     kept_activity: Activity | bytes | None = None
 
     @property

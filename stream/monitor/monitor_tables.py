@@ -160,7 +160,7 @@ class MonitorTables:
         elif key.startswith(b"source|"):
             self._add_source(decode_record(SourceRecordShape, value), value, record.timestamp / 1000)
         elif key.startswith(b"grant|"):
-            self._add_grant(decode_record(GrantRecordShape, value), value, record.timestamp / 1000)
+            self._add_grant(record, decode_record(GrantRecordShape, value), value)
         elif key.startswith(b"population|"):
             population = decode_record(PopulationRecord, value)
             self.populations[population.population.population] = population, record.timestamp / 1000
@@ -200,7 +200,7 @@ class MonitorTables:
         entry.record, entry.raw, entry.updated = record, raw if source.period_of is None else b"", time
         self.changes["sources"] += 1
 
-    def _add_grant(self, record: GrantRecordShape, raw: bytes, time: float) -> None:
+    def _add_grant(self, written: RecordLike, record: GrantRecordShape, raw: bytes) -> None:
         entry = self._get_or_add_stream(record.spec.stream)
         is_new = entry.grant is None
         self._count_stream(entry, -1)
@@ -218,7 +218,10 @@ class MonitorTables:
         if entry.state == "exhausted" and entry.tops_left:
             # The stream was extended: earlier reports of exhaustion are obsolete.
             entry.state, entry.reason = "open", None
-        self._merge_totals(entry, record, time)
+        if record.lost or REPEATED_HEADER in dict(written.headers):
+            # A worker may have reported its totals after the restore.
+            entry.is_restored, entry.last_answered, entry.kept_activity = True, None, None
+        self._merge_totals(entry, record, written.timestamp / 1000)
         if record.ending is not None or record.state == "exhausted":
             entry.reason = record.reason
         self._count_stream(entry, 1)
@@ -380,11 +383,9 @@ class MonitorTables:
             left = ordinary_charges_left(entry.cutoff, update.tops, update.surplus)
             state = "open" if left > 0 else state
         rank, known_rank = STREAM_STATES.index(state), STREAM_STATES.index(entry.state)
-        # The record of a lost grant has the time of the import or rollback, and not that of an answer.
-        is_dated = isinstance(update, TotalsShape) or not update.lost
         if update.answered > entry.answered:
-            entry.last_answered = time if is_dated else None
-        elif is_dated and update.answered == entry.answered > 0:
+            entry.last_answered = None if entry.is_restored else time
+        elif update.answered == entry.answered > 0 and not entry.is_restored:
             entry.last_answered = min(entry.last_answered or time, time)  # topics are read in any order
         # An open stream's ``spent`` includes the current round, so of equal totals the later state's are right.
         if entry.spent is None or (update.answered, update.tops, rank) >= (entry.answered, entry.tops, known_rank):
@@ -397,7 +398,7 @@ class MonitorTables:
         if entry.grant is not None:
             entry.state = displayed_state(entry.state, entry.tops_left, entry.grant.mechanism.beyond)
         entry.updated = time if entry.updated is None else max(time, entry.updated)
-        if entry.answered and is_dated:
+        if entry.answered and not entry.is_restored:
             self._active_streams.add(entry, time)
 
     def _count_stream(self, entry: StreamEntry, sign: int) -> None:

@@ -206,7 +206,7 @@ RETIRED_PREFIX: Final = b"@retired|"
 """Prefix of the keys of ``RetiredStreams`` records; stream names never start with an at-sign."""
 
 REPEATED_HEADER: Final = "sotto-repeated"
-"""The header of a control event of a stream that was opened before the event's time."""
+"""The header of a control event or ledger record of a stream that is older than the record's time."""
 
 
 def control_summary(value: bytes) -> bytes:

@@ -276,6 +276,11 @@ class AnchoringGuard(WitnessGuard):
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_regularly(), name="anchors")
 
+    def forget(self, partition: int) -> None:
+        """Forget the ledger, whose new owner anchors its head: an older head would look like the newest anchor."""
+        super().forget(partition)
+        self._head = None
+
     def note_committed(self, partition: int, processor: Processor) -> None:
         """Remember the head for the next anchor; after a large grant, or for an empty witness, write it at once."""
         super().note_committed(partition, processor)

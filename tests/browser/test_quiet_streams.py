@@ -183,14 +183,14 @@ async def test_stream_beside_an_overdue_stream_keeps_its_forecast(open_page: Ope
 
 
 async def test_feed_of_extended_streams_does_not_deny_windows(open_page: OpenPage) -> None:
-    """After an extension the last window is unknown; the time of the last answer shows that there was one."""
+    """After an extension the last window is unknown; the answers show that there was one."""
     async with Scene().served() as address:
         page = await open_page(address, "sources")
-        for asked_at, text in (
-            ("null", "no window yet"),
-            ("60", "unknown: a stream was extended, or windows were skipped"),
+        for is_asked, text in (
+            ("false", "no window yet"),
+            ("true", "unknown: a stream was extended, or windows were skipped"),
         ):
-            call = f"describeAskedTo({{ clock: 'broker', asked_to: null, asked_at: {asked_at} }})"
+            call = f"describeAskedTo({{ clock: 'broker', asked_to: null, is_asked: {is_asked} }})"
             module = "import('/static/views/source.js').then(({ describeAskedTo }) => "
             assert await page.evaluate(f"{module}{call})") == text
 

@@ -209,5 +209,6 @@ class FeedView(ApiModel):
     """How far the clock of a partition without events stays behind the feed's clock; null with watermarks."""
     asked_to: Time | None
     """End of the last answered window in event time; null before any, and if it is unknown, as after an extension."""
-    asked_at: Annotated[Time | None, Field(description="Time of the last answer of its streams.")]
+    asked_at: Annotated[Time | None, Field(description="Time of the last answer of its streams, if known.")]
+    is_asked: Annotated[bool, Field(description="True if its streams have answered.")]
     processes: list[FeedProcess]

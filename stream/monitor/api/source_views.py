@@ -315,6 +315,7 @@ def build_feed_view(tables: MonitorTables, entry: SourceEntry, members: Iterable
         idle=source.idle if source.clock == "broker" else None,
         asked_to=max((end for end, _ in known), default=None) if is_known else None,
         asked_at=asked_at,
+        is_asked=bool(latest),
         processes=[FeedProcess.from_record(one) for one in members if one.role == "feed"],
     )
 

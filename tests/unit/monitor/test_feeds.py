@@ -143,7 +143,7 @@ async def test_feed_view_lists_processes_and_nothing_private() -> None:
     view = await feed(found)
     assert (view["clock"], view["idle"]) == ("broker", "9s")
     assert view["processes"] == [{"member": f"feed-{n}", "started": 10.0, "memory": 1000} for n in (1, 2)]
-    assert view.keys() == {"topic", "clock", "idle", "asked_to", "asked_at", "processes"}
+    assert view.keys() == {"topic", "clock", "idle", "asked_to", "asked_at", "is_asked", "processes"}
 
 
 async def test_feed_view_exists_for_live_topics_only() -> None:

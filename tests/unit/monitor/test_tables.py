@@ -25,7 +25,7 @@ from stream.processing.dead_letters import (
     UnreadableValue,
     dead_letter,
 )
-from stream.processing.protocol import Record
+from stream.processing.protocol import REPEATED_HEADER, Record
 from stream.processing.topic_names import Topics
 from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec, status
 
@@ -170,17 +170,26 @@ def test_lost_grant_is_spent_in_full_whatever_its_worker_reports(status_first: b
     assert (row.state, row.answered, row.spent) == ("halted", 40, grant.cost)
 
 
-def test_imported_grant_has_no_time_of_its_last_answer() -> None:
-    """The records of an import are of its time, so they say neither when a stream was asked nor how often."""
+@pytest.mark.parametrize("status_first", [False, True])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_restored_stream_has_no_time_of_its_last_answer(is_lost: bool, status_first: bool) -> None:
+    """Records of an import, and its worker's later reports, say neither when a stream was asked nor how often."""
     installation = Installation()
     installation.open(spec("ward", cutoff=10))
-    grant = installation.driver.grant("feed", "ward")
-    lost = {"lost": True, "settled": True, "state": "halted", "ending": "halted", "answered": 40, "tops": 2}
-    value = grant.model_copy(update=lost).model_dump_json().encode()
-    ledger, moment = installation.driver.topics.ledger, int(installation.now * 1000)
-    installation.tables.add_record(Record(ledger, 0, 10**6, moment, b"grant|feed|ward", value))
+    driver, moment = installation.driver, int(installation.now * 1000)
+    ending = "halted" if is_lost else "closed"
+    changed = {"lost": is_lost, "ending": ending, "state": ending, "settled": True, "answered": 40, "tops": 2}
+    value = driver.grant("feed", "ward").model_copy(update=changed).model_dump_json().encode()
+    headers = () if is_lost else [(REPEATED_HEADER, b"")]  # after a rollback, lost grants are written without it
+    restored = Record(driver.topics.ledger, 0, 10**6, moment, b"grant|feed|ward", value, headers)
+    digest = status(installation, "ward", 40, 2, 55)
+    if status_first:
+        installation.show(digest)
+    installation.tables.add_record(restored)
+    if not status_first:
+        installation.show(digest)
     row = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now + 9.0)
-    assert (row.answered, row.last_answered) == (40, None)
+    assert (row.state, row.answered, row.last_answered) == (ending, 40, None)
     assert all(rate.above == rate.below == 0.0 for rate in row.rates)
 
 

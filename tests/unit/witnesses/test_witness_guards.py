@@ -289,6 +289,20 @@ async def test_partition_of_another_process_is_not_reported() -> None:
         assert metrics.rolled_back._value.get() == 0
 
 
+async def test_ledger_of_another_process_is_not_anchored() -> None:
+    """A spare keeps running after it has lost the ledger; its old head must not follow the new owner's."""
+    witness, processor = WitnessInMemory(), BudgetProcessorStub()
+    processor.trail_head = anchor(4).head
+    guard, _ = guard_of(witness, kind=AnchoringGuard, anchor_seconds=0.01)
+    async with guard:
+        await guard.check(0, processor, FixedEndsConsumer())
+        await until(lambda: len(witness.anchors) == 1)
+        guard.forget(0)
+        guard._watched[0].last_written = None
+        await asyncio.sleep(0.1)
+        assert len(witness.anchors) == 1
+
+
 async def test_anchor_that_was_read_once_binds_while_its_witness_is_down() -> None:
     witness = WitnessInMemory(anchor(5, ends={"state": (11,)}))
     guard, _ = guard_of(witness)

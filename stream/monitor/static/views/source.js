@@ -195,12 +195,12 @@ function feedCard() {
       element.hidden = feed === null;
       if (feed !== null) {
         element.append(figures.element);
-        const { topic, clock, asked_at: at, processes } = feed;
+        const { topic, clock, asked_at: at, is_asked: isAsked, processes } = feed;
         figures.update([
           topic,
           CLOCKS[clock](feed),
           describeAskedTo(feed),
-          at === null ? "none yet" : `${time(at)}, ${ago(at)}`,
+          at === null ? (isAsked ? "unknown" : "none yet") : `${time(at)}, ${ago(at)}`,
           processes.map(process).join("; ") || "none runs: start one with 'sotto serve feed'",
         ]);
       }
@@ -208,9 +208,9 @@ function feedCard() {
   };
 }
 
-export function describeAskedTo({ clock, asked_to: end, asked_at: at }) {
+export function describeAskedTo({ clock, asked_to: end, is_asked: isAsked }) {
   if (end === null) {
-    return at === null ? "no window yet" : "unknown: a stream was extended, or windows were skipped";
+    return isAsked ? "unknown: a stream was extended, or windows were skipped" : "no window yet";
   }
   return `the window that ends ${time(end)}${clock === "broker" ? `, ${ago(end)}` : ""}`;
 }
