@@ -210,6 +210,7 @@ def build_worker_engine(
         status_topic=topics.status,
         make_processor=lambda partition: QueryProcessor(topics, partition, key, tables, limits, loads),
         guard=witness_guard(settings, topics, health),
+        process=_name_process("worker", settings),
     )
     return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
 
@@ -237,6 +238,7 @@ def build_budget_engine(
             threads=threads,
         ),
         guard=witness_guard(settings, topics, health, anchors=True),
+        process=_name_process("budget", settings),
     )
     return Engine(
         role,
@@ -248,13 +250,18 @@ def build_budget_engine(
     )
 
 
+def _name_process(role: ServiceName, settings: Settings) -> str:
+    """Return a name for the process from ``SOTTO_INSTANCE``; empty without it."""
+    return f"{role}-{settings.instance}" if settings.instance else ""
+
+
 def _build_service(
     role: ServiceName, settings: Settings, topics: Topics, key: NoiseKey | None, health: ServiceHealth
 ) -> Engine | FeedService:
     if role == "feed":
         from stream.services.feed_service import FeedService  # noqa: PLC0415  (imports of the other roles are slow)
 
-        return FeedService(settings, topics, health)
+        return FeedService(settings, topics, health, process=_name_process("feed", settings))
     if key is None:
         raise ValueError(f"a {role} needs the noise key")
     return (build_worker_engine if role == "worker" else build_budget_engine)(settings, topics, key, health)

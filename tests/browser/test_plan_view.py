@@ -57,6 +57,18 @@ async def test_plan_warns_by_threshold_rows_and_expected_answer(open_page: OpenP
         await expect(verdict).to_have_attribute("data-level", "vacuous")
 
 
+async def test_plan_says_if_it_pays_for_more_answers_than_expected(open_page: OpenPage) -> None:
+    async with registered().served() as address:
+        page = await open_page(address, "plan?source=people", OPERATOR)
+        await page.get_by_label("Mechanism").select_option("laplace")
+        verdict = page.locator(".verdict")
+        await page.get_by_label("Expected questions").fill("5")
+        await expect(verdict).to_contain_text("It pays for 100 answers, and 5 questions are expected: with fewer")
+        await page.get_by_label("Answers to pay for").fill("5")
+        await expect(verdict).not_to_contain_text("are expected")
+        await expect(verdict).to_contain_text("for 5 answers")
+
+
 async def test_plan_of_a_histogram_names_its_cells(open_page: OpenPage) -> None:
     """Two attributes are ticked at first, and a histogram of all their cells costs more error than of one attribute."""
     async with registered().served() as address:

@@ -119,7 +119,7 @@ class WitnessChecks:
         proven = sorted((entries, time) for entries, time in self._times.get(name, {}).items() if time is not None)
         return (
             f"{name}: the trail contains {format_count(len(compared), 'anchor')}, the newest of {newest.head.entries} entries at {newest.time} by its writer's clock"
-            + (f"; {later} are later than this copy" if later else "")
+            + (f"; {format_count(later, 'anchor is', 'anchors are')} later than this copy" if later else "")
             + (f"; a rollback was accepted before: {reason}" if reason else "")
             + (f"; the first time stamp proves {proven[0][0]} entries at {proven[0][1]}" if proven else "")
         )

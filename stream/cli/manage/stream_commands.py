@@ -287,13 +287,15 @@ _COUNTED_CHARGES: Final = {
 
 
 def _describe_charged(shown: ShownGrant) -> str:
-    """Describe what ``charged`` counts if that is not each answer; empty if it is."""
+    """Describe what ``charged`` counts if that is not each answer, and what extensions have added; else empty."""
     found, texts = _COUNTED_CHARGES.get(shown.grant.calibration.kind), list[str]()
     if found is not None:
         texts.append(f"counts {found[0]}; from the first answer on, ε is also spent on {found[1]}")
     if shown.used != shown.totals.tops:
         count = format_count(shown.totals.tops, "charged answer")
         texts.append(f"{count} cost as much as {shown.used} (rounded up), because alpha sets a question's price")
+    if added := sum(one.answers for one in shown.grant.extensions):
+        texts.append(f"extensions have added {format_count(added, 'charged answer')}, which the cost includes")
     return f"charged: {'; '.join(texts)}" if texts else ""
 
 

@@ -347,7 +347,10 @@ async def _ask_or_problem(asker: Asker | None, queries: Sequence[Query]) -> list
             f"{error}; is a worker running? Repeat the request with the same id; it is not asked twice",
         ) from None
     except Forbidden as error:
-        raise ProblemError(503, "unavailable", f"the monitor's principal may not ask: {error}"[:1024]) from None
+        remedy = "'sotto topics acl' needs SOTTO_MONITOR_ASKS=true to let it"
+        raise ProblemError(
+            503, "unavailable", f"the monitor's principal may not ask: {error}; {remedy}"[:1024]
+        ) from None
     except SottoError as error:
         raise ProblemError(503, "unavailable", f"{error}; send the same request again"[:1024]) from None
 

@@ -221,6 +221,17 @@ def test_stream_show_explains_charges_by_price(monkeypatch: pytest.MonkeyPatch) 
     assert "(rounded up), because alpha sets a question's price" in shown
 
 
+def test_stream_show_says_what_extensions_have_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost of an extended stream is more than the request beside it."""
+    driver = installation(stream("t", "people", "laplace", mechanism={"answers": 4}, epsilon=1.0))
+    connect_commands(monkeypatch, driver)
+    monkeypatch.setenv("COLUMNS", "300")
+    assert "extensions" not in run_connected("stream", "show", "t")
+    driver.extend("people", "t", epsilon=0.5)
+    shown = run_connected("stream", "show", "t")
+    assert "charged: extensions have added 2 charged answers, which the cost includes" in shown
+
+
 def test_source_list_shows_the_refunded_amount(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = installation(stream("t", "people", "laplace", mechanism={"answers": 2}))
     driver.close("people", "t")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +15,14 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from schemas import MemberStatus
 from stream import VERSION
+from stream.engine.health import ServiceHealth
 from stream.engine.session import EngineRole
 from stream.kafka.client.broker_connections import SecurityError
+from stream.processing.topic_names import Topics
 from stream.services import runner as module
 from stream.services.runner import resident_bytes, write_heartbeats
 from stream.settings import Settings
+from tests.builders import KEY
 
 
 class Producer:
@@ -103,3 +108,13 @@ def test_resident_bytes_is_known_without_proc(monkeypatch: pytest.MonkeyPatch) -
     near = resident_bytes()
     monkeypatch.setattr(module, "_STATM", module._STATM / "nothing")
     assert resident_bytes() >= near // 4
+
+
+@pytest.mark.parametrize(("instance", "name"), [("one", "one"), ("", f"{socket.gethostname()}-{os.getpid()}")])
+def test_process_is_reported_by_its_name(instance: str, name: str) -> None:
+    """Several named workers of one machine are told apart; a restarted one has its report again."""
+    settings, topics = Settings(instance=instance), Topics("sotto", 2)
+    assert module.build_worker_engine(settings, topics, KEY).role.member == f"worker-{name}"
+    assert module.build_budget_engine(settings, topics, KEY).role.member == f"budget-{name}"
+    feed = module._build_service("feed", settings, topics, None, ServiceHealth("feed"))
+    assert feed.role.member == f"feed-{name}"

@@ -6,7 +6,7 @@ import { CurveChart } from "../curve_chart.js";
 import { link, make, setText } from "../dom.js";
 import { flag, given, jsonBlock, labelled, latest, numberInput, offer, requestId, select, textInput, typed } from "../forms.js";
 import { amount, bound, capital, count, mechanism as mechanismName, plural } from "../format.js";
-import { OPENINGS, promisedAnswers } from "../mechanisms.js";
+import { ALWAYS_CHARGED, OPENINGS, promisedAnswers } from "../mechanisms.js";
 import { afterPause, card, facts } from "../parts.js";
 import { route } from "../routes.js";
 import { comparisonCard } from "./comparison.js";
@@ -229,13 +229,18 @@ export function planView({ query, session }) {
       found.calibration.cutoff ? count(found.calibration.cutoff) : "one charge pays for all",
       found.calibration.method,
     ]);
+    const taken = found.compared[0]?.kind ?? kind.value;
     const payer = found.halted ? `The ${found.halted} is halted, so no stream can be opened` : `The budget ${affordable ? "can" : "cannot"} pay for it`;
-    const sentences = [`${payer}; α ${bound(found.calibration.alpha)} for ${plural(promisedAnswers(found.compared[0]?.kind ?? kind.value, found.calibration), "answer")}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
+    const sentences = [`${payer}; α ${bound(found.calibration.alpha)} for ${plural(promisedAnswers(taken, found.calibration), "answer")}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
     if (affordable && session.role !== "operator") {
       sentences.push("An analyst's allotments must be able to pay, too: see People.");
     }
     if (found.compared.length) {
       sentences.push(describeChoice(found.compared));
+    }
+    const { cutoff, expected_queries: asked } = found.calibration;
+    if (ALWAYS_CHARGED.includes(taken) && cutoff > asked) {
+      sentences.push(`It pays for ${count(cutoff)} answers, and ${plural(asked, "question")} ${asked === 1 ? "is" : "are"} expected: with fewer answers to pay for, each has less noise.`);
     }
     const { attributes } = own.value();
     if (declared.kind === "table" && attributes?.length) {
