@@ -27,6 +27,8 @@ from schemas import (
 _BOUND_DIGITS: Final = 4
 _DIGITS_WITHOUT_BOUND: Final = 6
 """Number of digits with which a number without an error bound is written."""
+_DIGITS_OF_EXACT: Final = 15
+"""Number of digits with which a number without an error is written: more would show how doubles are stored."""
 
 _MIN_INTEGER_DOUBLE: Final = 2.0**53
 """Doubles from this size on are integers, and are written in full."""
@@ -37,9 +39,18 @@ def format_count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+_LATER_GRANTS: Final = {
+    "nothing": "nothing was granted later",
+    "halt": "later grants are unknown, so all sources are halted",
+    "accept_loss": "later grants are unknown, and sources continue",
+}
+
+
 def format_loss(since: str, lost: int, *, is_rollback: bool) -> str:
     """Format what a restored backup or an accepted rollback has lost; ``since`` is the operator's statement."""
-    return f"later than this time; since the {'rollback' if is_rollback else 'backup'}: {since}; {format_count(lost, 'stream')} halted"
+    event = "a rollback was accepted" if is_rollback else "a backup was restored"
+    streams = format_count(lost, "stream that was not closed is halted", "streams that were not closed are halted")
+    return f"{event}: later entries are lost; {_LATER_GRANTS.get(since, since)}; {streams}"
 
 
 def format_share(share: float) -> str:
@@ -65,9 +76,9 @@ def format_estimate(
     """Format a number, cut to the ``ends`` of its interval and rounded to the last digit of its bound ``alpha``."""
     number = cut_to_interval(number, ends)
     last_exponent = (
-        _last_digit_exponent(number, _DIGITS_WITHOUT_BOUND)
-        if alpha is None
-        else _last_digit_exponent(alpha, _BOUND_DIGITS)
+        _last_digit_exponent(alpha, _BOUND_DIGITS)
+        if alpha
+        else _last_digit_exponent(number, _DIGITS_WITHOUT_BOUND if alpha is None else _DIGITS_OF_EXACT)
     )
     return _format_number(number, last_exponent, ROUND_HALF_EVEN, grouped=grouped)
 

@@ -206,7 +206,7 @@ RETIRED_PREFIX: Final = b"@retired|"
 """Prefix of the keys of ``RetiredStreams`` records; stream names never start with an at-sign."""
 
 REPEATED_HEADER: Final = "sotto-repeated"
-"""The header of a control event or ledger record of a stream that is older than the record's time."""
+"""The header of a control event or ledger record that repeats an earlier one, so that its time says nothing."""
 
 
 def control_summary(value: bytes) -> bytes:

@@ -213,7 +213,7 @@ def describe_reasons(reasons: tuple[str | None, ...]) -> str | None:
     marked = [one for one in reasons if one is not None]
     if not marked:
         return None
-    why = "; ".join(dict.fromkeys(marked))
+    why = " or ".join(dict.fromkeys(marked))
     if len(reasons) == 1:
         return f"{NOT_INFORMATIVE}: {why}"
     return f"{NOT_INFORMATIVE}: {len(marked):,} of {len(reasons):,} numbers; {why}"

@@ -8,7 +8,15 @@ from typing import Any
 
 from schemas import Answer
 from stream.formatting import cut_to_interval, format_error_bound, format_estimate, format_interval
-from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, LOW_SUFFIX, ends_of, half_length, shown_alpha
+from stream.questions.result_text import (
+    ERROR_SUFFIX,
+    HIGH_SUFFIX,
+    LOW_SUFFIX,
+    bounds_numbers,
+    ends_of,
+    half_length,
+    shown_alpha,
+)
 
 MAX_ROWS = 50
 """Maximum number of rows of a table in a notebook."""
@@ -18,9 +26,10 @@ _BAR_WIDTH, _BAR_HEIGHT = 160, 14
 
 
 def with_unit_of_alpha(answer: Answer, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """Return an answer's rows; if α has another unit than the numbers, ``alpha`` is a text with its unit."""
-    unit = getattr(answer, "alpha_unit", "")
-    return [{**row, "alpha": shown_alpha(answer)} for row in rows] if unit else rows
+    """Return an answer's rows; if α may have another unit than the numbers, ``alpha`` is a text with its unit."""
+    if answer.alpha is None or bounds_numbers(answer):
+        return rows
+    return [{**row, "alpha": shown_alpha(answer) or ""} for row in rows]
 
 
 def format_html_table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str] = ()) -> str:
@@ -73,12 +82,12 @@ def _alpha_of(row: Mapping[str, Any], name: str) -> float | None:
 
 
 def _bar_ends(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    middle, alpha = row.get("estimate"), row.get("alpha") or 0.0
+    middle, alpha = row.get("estimate"), row.get("alpha")
     if middle is None:
         return None
-    if isinstance(alpha, str):  # it has another unit
+    if isinstance(alpha, str):  # it may have another unit
         return ends_of(row, "estimate")
-    return middle - alpha, middle + alpha
+    return middle - (alpha or 0.0), middle + (alpha or 0.0)
 
 
 def _common_scale(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:

@@ -1,4 +1,4 @@
-"""Formats results as text, HTML tables and data frames, and computes their cost."""
+"""Formats results as text, converts them to data frames, and computes their cost."""
 
 from __future__ import annotations
 
@@ -68,27 +68,38 @@ _ESTIMATED: Final = {"estimate", "hypothesis", INDEPENDENCE}
 """The bases of numbers without an interval that may be quantiles."""
 
 
+def _unit_of_alpha(answer: Answer) -> str | None:
+    """Return the unit of α, which is empty for that of the numbers; None if the question is unknown."""
+    is_unknown = answer.window is None or getattr(answer, "lacks_stream", False)
+    if is_unknown and getattr(answer, "query", None) is None:
+        return None
+    unit: str = getattr(answer, "alpha_unit", "")
+    return unit
+
+
 def shown_alpha(answer: Answer) -> str | None:
     """Format α with its unit, which the question decides; if it is unknown, intervals replace α."""
     if answer.alpha is None:
         return None
-    text = f"{format_error_bound(answer.alpha)}{getattr(answer, 'alpha_unit', '')}"
-    if answer.window is not None or getattr(answer, "query", None) is not None:
-        return text
+    text, unit = format_error_bound(answer.alpha), _unit_of_alpha(answer)
+    if unit is not None:
+        return text + unit
     if answer.interval or answer.intervals or answer.choice_intervals:
         return None
     return text + ", of a quantile in rows of rank" * (answer.basis in _ESTIMATED)
+
+
+def bounds_numbers(answer: Answer) -> bool:
+    """Return whether α is in the unit of the numbers, so far as this is known."""
+    return answer.alpha is not None and shown_alpha(answer) == format_error_bound(answer.alpha)
 
 
 def format_number(
     answer: Answer, number: float, ends: tuple[float, float] | None, *, grouped: bool = False
 ) -> str:
     """Format a number of an answer with the digits of α or, if α may have another unit, of its interval ``ends``."""
-    has_other_unit = bool(getattr(answer, "alpha_unit", ""))
-    is_known = getattr(answer, "query", None) is not None or not getattr(answer, "lacks_stream", True)
-    if not is_known and (ends is not None or answer.basis in _ESTIMATED):
-        has_other_unit = True
-    return format_estimate(number, half_length(ends) if has_other_unit else answer.alpha, ends, grouped=grouped)
+    bound = answer.alpha if bounds_numbers(answer) else half_length(ends)
+    return format_estimate(number, bound, ends, grouped=grouped)
 
 
 def half_length(ends: tuple[float, float] | None) -> float | None:

@@ -16,9 +16,10 @@ def warn_about_repetition(source: Source, registered: Mapping[str, str | None]) 
     if source.source not in registered:
         return None
     if (reason := registered[source.source]) is not None:
+        unknown = ", less the unknown grants" if _has_unknown_grants(reason) else ""
         return (
             f"source: '{source.source}' was registered before and is halted for good ({reason}); give its data another "
-            f"name, with {_describe_rest(source.source, reason)}"
+            f"name, with the budget that 'sotto source show {source.source}' has left{unknown}"
         )
     changed = f"; if its table has changed, run 'sotto source refresh {source.source}'"
     return f"source: '{source.source}' was registered before, so nothing changes{changed if isinstance(source, TableSource) else ''}"
@@ -64,24 +65,34 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
 
 
 def warn_about_halted_data(source: Source, registered: Iterable[SourceRecord]) -> str | None:
-    """Return a warning if a halted source of another budget has spent on the data of this one, or None."""
-    for record in registered:
-        name, population = record.source.source, record.population or record.source.population
-        if record.state == "open" or name == source.source or not (record.spent.epsilon or record.spent.rho):
-            continue
-        has_own_budget = population is None or population != source.population
-        if has_own_budget and _data_of(source) & _data_of(record.source):
-            return (
-                f"{_place_of(source)}: {source.source} has the same data as '{name}', which is halted; what it has spent "
-                f"adds up with this budget for the same people: declare at most {_describe_rest(name, record.reason)}"
-            )
-    return None
+    """Return a warning if halted sources of other budgets have, or may have, spent on the data of this one; else None."""
+    registered = list(registered)
+    populations = {record.source.source: record.population or record.source.population for record in registered}
+    own = populations.get(source.source) or source.population  # it may have joined a population meanwhile
+    found = [
+        record
+        for record in registered
+        if record.state == "halted"
+        and record.source.source != source.source
+        and (own is None or own != populations[record.source.source])
+        and (record.spent.epsilon or record.spent.rho or _has_unknown_grants(record.reason))
+        and _data_of(source) & _data_of(record.source)
+    ]
+    if not found:
+        return None
+    names = sorted(record.source.source for record in found)
+    is_are, what = ("is", "it has") if len(found) == 1 else ("are", "they have")
+    unknown = "; some of its grants are unknown" if any(_has_unknown_grants(one.reason) for one in found) else ""
+    return (
+        f"{_place_of(source)}: {source.source} has the same data as {_name_first(names)}, which {is_are} halted; what "
+        f"{what} spent adds up with the spending of {source.source} for the same people: open streams on it for that "
+        f"much less than its budget, see 'sotto source show {names[0]}'{unknown}"
+    )
 
 
-def _describe_rest(name: str, reason: str | None) -> str:
-    """Describe what a halted source has left of its budget."""
-    is_unknown = reason is not None and "grants" in reason and reason.endswith("not known")
-    return f"the budget that 'sotto source show {name}' has left{', less the unknown grants' * is_unknown}"
+def _has_unknown_grants(reason: str | None) -> bool:
+    """Return whether a source was halted because a restore or rollback has lost grants."""
+    return reason is not None and "grants" in reason and reason.endswith("not known")
 
 
 def warn_about_old_versions(source: Source, registered: Iterable[SourceRecord]) -> str | None:

@@ -92,12 +92,17 @@ log = get_logger("service")
 
 
 async def write_heartbeats(
-    settings: Settings, role: EngineRole, started: float, find_reason: Callable[[], str] = str
+    settings: Settings,
+    role: EngineRole,
+    started: float,
+    find_reason: Callable[[], str] = str,
+    has_failed: Callable[[], bool] = bool,
 ) -> None:
     """Write heartbeats to the status topic until cancelled, then a tombstone.
 
     ``find_reason`` returns the reason why the service is not ready; empty if it is.
     If a heartbeat fails, the next one is tried: the service does not depend on heartbeats.
+    A named process that has failed writes no tombstone, because another one may have its name already.
     """
     key, is_shown = f"{KEY_PREFIX}{role.member}".encode(), False
     while True:
@@ -122,7 +127,7 @@ async def write_heartbeats(
             log.warning("heartbeat failed", role=role.name, error=type(error).__name__)
             await asyncio.sleep(HEARTBEAT_SECONDS)
         except asyncio.CancelledError:
-            if is_shown:
+            if is_shown and not (settings.instance and has_failed()):
                 await _delete_heartbeat(producer, role, key)
             raise
         finally:
@@ -300,11 +305,15 @@ async def serve(
         install_stop_handlers(engine.stop, stop_with_stdin=stop_with_stdin)
         engine.on_failure = force_exit_after
         if not stopping.is_set():
+            failed = asyncio.Event()
             heartbeat_task = asyncio.create_task(
-                write_heartbeats(settings, engine.role, started, lambda: health.not_ready_reason)
+                write_heartbeats(settings, engine.role, started, lambda: health.not_ready_reason, failed.is_set)
             )
             try:
                 await engine.run()
+            except BaseException:
+                failed.set()
+                raise
             finally:
                 heartbeat_task.cancel()
                 await asyncio.gather(heartbeat_task, return_exceptions=True)

@@ -277,7 +277,7 @@ class AnchoringGuard(WitnessGuard):
             self._writing = asyncio.create_task(self._write_regularly(), name="anchors")
 
     def forget(self, partition: int) -> None:
-        """Forget the ledger, whose new owner anchors its head: an older head would look like the newest anchor."""
+        """Forget the ledger, whose new owner anchors its head; an older head would be written after that."""
         super().forget(partition)
         self._head = None
 
@@ -303,6 +303,8 @@ class AnchoringGuard(WitnessGuard):
         if (head := self._head) is None:
             return
         ends = await read_ends(self.settings, self.topics, self.clients)
+        if self._head is None:
+            return  # the ledger was lost meanwhile
         for witness in [one for one in self._watched if one in self._compared]:
             if witness.last_written != (head, ends):
                 anchor = Anchor(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page, Route, expect
 
 from schemas import CloseStream, EventsSource, ExtendStream, OpenStream, RegisterSource
 from sotto import AsyncClient
@@ -104,6 +105,30 @@ async def test_source_is_registered_as_it_was_previewed(open_page: OpenPage) -> 
     assert isinstance(request, RegisterSource)
     assert request.request == sent["request"]
     assert request == RegisterSource.model_validate({**sent, "by": "olga"})
+
+
+async def test_definition_is_not_registered_before_it_is_previewed(open_page: OpenPage) -> None:
+    """Only a change of the definition asks for another preview: a click on the button ends an edit, too."""
+    go_on = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await go_on.wait()
+        await route.continue_()
+
+    async with Scene().served() as address:
+        page = await open_page(address, "register", OPERATOR)
+        await page.get_by_label("Kind").first.select_option("values")
+        await page.get_by_label("Name").first.fill("vitals")
+        button = page.get_by_role("button", name="Register source…")
+        await expect(button).to_be_enabled()
+        await page.route("**/api/declarations", hold)
+        await page.get_by_label("Its people are in no other source").check()
+        assert await button.is_enabled()
+        await page.get_by_role("textbox", name="Maximum").fill("251")
+        assert await button.is_disabled()
+        go_on.set()
+        await expect(button).to_be_enabled()
+        await expect(page.get_by_role("region", name="Request").last).to_contain_text("251")
 
 
 async def test_page_of_a_source_shows_its_declaration_once_it_is_registered(open_page: OpenPage) -> None:

@@ -129,7 +129,9 @@ def join(
         receipt = client.join(source, population)
         registered = client.list_sources()
     own = next(record.source for record in registered if record.source.source == source)
-    print_warnings(filter(None, [warn_about_shared_data(own, registered)]))
+    print_warnings(
+        filter(None, (warn_about_shared_data(own, registered), warn_about_halted_data(own, registered)))
+    )
     joined = f"source {source} belongs to population {population}: its past and future grants count there too"
     show_result(receipt, joined, receipt.meaning, as_json=as_json)
 

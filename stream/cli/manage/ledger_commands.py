@@ -114,7 +114,7 @@ class WitnessChecks:
             return f"{name}: is empty, and so is the trail"
         later = len(found) - len(compared)
         if not compared:
-            return f"{name}: all {later} anchors read are later than this copy, so nothing was compared with it"
+            return f"{name}: {'the anchor' if later == 1 else f'all {later} anchors'} read {'is' if later == 1 else 'are'} later than this copy, so nothing was compared with it"
         newest, reason = compared[0], found[-1].reason
         proven = sorted((entries, time) for entries, time in self._times.get(name, {}).items() if time is not None)
         return (

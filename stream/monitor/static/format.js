@@ -110,9 +110,10 @@ export function cutToInterval(value, low, high) {
   return typeof low === "number" && typeof high === "number" ? Math.min(Math.max(value, low), high) : value;
 }
 
-/** Format a number with as many decimal places as its error bound; with six digits if it has none. */
+/** Format a number with as many decimal places as its error bound; with six digits if it has none, and with 15 if it has no error. */
 export function estimate(value, alpha) {
-  return written(value, alpha === null || alpha === undefined ? places(value, 6) : places(alpha, 4), "halfEven");
+  const shown = alpha ? places(alpha, 4) : places(value, alpha === 0 ? 15 : 6);
+  return written(value, shown, "halfEven");
 }
 
 /** Format a number and its error bound, if it has one. */
@@ -202,7 +203,8 @@ export function windowText(window) {
   if (!window) {
     return "";
   }
-  const moments = [window.start, window.end];
+  const texts = [window.start, window.end];
+  const moments = texts.some((text) => text.includes(".")) ? texts.map((text) => text.replace(/(:\d\d)Z$/, "$1.000Z")) : texts;
   const ending = moments.every((text) => text.endsWith(":00Z")) ? ":00Z" : "Z";
   const [start, end] = moments.map((text) => text.replace("T", " ").replace(ending, ""));
   return `${start}–${end.slice(0, 10) === start.slice(0, 10) ? end.slice(11) : end}`;

@@ -98,7 +98,7 @@ export function jsonBlock(label) {
   };
 }
 
-/** Wrap `run`: it gets a function that returns false once a later call has started, or the input has changed: `outdate()`. */
+/** Wrap `run`: it gets a function that returns false once a later call has started or `outdate()` was called. */
 export function latest(run) {
   let number = 0;
   const start = async (...values) => {

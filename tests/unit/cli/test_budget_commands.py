@@ -300,10 +300,17 @@ def test_source_command_warns_of_what_a_halted_source_has_spent(driver: Driver, 
     driver.halt("unspent")
     driver.halt("spent")
     warning = added("later")
-    assert "warning: path: later has the same data as 'spent', which is halted; what it has spent" in warning
-    assert "declare at most the budget that 'sotto source show spent' has left\n" in warning
+    assert (
+        "warning: path: later has the same data as 'spent', which is halted; what it has spent adds up" in warning
+    )
+    assert "for that much less than its budget, see 'sotto source show spent'\n" in warning
     assert "is halted" not in added("member", population="patients"), "the population counts what was spent"
     assert "warning" not in added("elsewhere", "q.csv")
+    driver.halt("later", reason=HALTED_REASON)
+    both = added("last")
+    assert "'later', 'spent', which are halted; what they have spent" in both
+    assert "see 'sotto source show later'; some of its grants are unknown\n" in both
+    assert "as 'later', which is halted" in run_connected("source", "join", "last", "patients")
 
 
 def test_source_command_warns_if_the_source_was_registered_before(driver: Driver, tmp_path: Path) -> None:

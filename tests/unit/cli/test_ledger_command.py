@@ -85,11 +85,16 @@ def test_every_trail_entry_is_one_line(entries: Entries) -> None:
     assert any("refused: stream 'nowhere'" in summary_row(entry)[5] for entry, _ in entries)
 
 
-@pytest.mark.parametrize(("reason", "loss"), [(None, "backup"), ("disk of broker 2 restored", "rollback")])
+@pytest.mark.parametrize(
+    ("reason", "loss"), [(None, "a backup was restored"), ("disk of broker 2", "a rollback was accepted")]
+)
 def test_trail_line_of_a_loss_names_backup_or_rollback(reason: str | None, loss: str) -> None:
     digest = "0" * 64
     entry = TrailRestored(number=1, previous=digest, time=0, since="halt", lost=1, backup=digest, reason=reason)
-    assert summary_row(entry)[5] == f"later than this time; since the {loss}: halt; 1 stream halted"
+    assert summary_row(entry)[5] == (
+        f"{loss}: later entries are lost; later grants are unknown, so all sources are halted; "
+        "1 stream that was not closed is halted"
+    )
 
 
 def test_verify_compares_files_with_noted_heads(entries: Entries, tmp_path: Path) -> None:

@@ -60,12 +60,16 @@ async def test_budget_history_is_complete_after_restart() -> None:
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize(("reason", "loss"), [(None, "backup"), ("disk of broker 2 restored", "rollback")])
+@pytest.mark.parametrize(
+    ("reason", "loss"), [(None, "a backup was restored"), ("disk of broker 2", "a rollback was accepted")]
+)
 def test_trail_row_of_a_restore_says_what_is_lost(reason: str | None, loss: str) -> None:
-    entry = TrailRestored(number=1, previous=DIGEST, time=0, since="halt", lost=2, backup=DIGEST, reason=reason)
+    entry = TrailRestored(number=1, previous=DIGEST, time=0, since="nothing", lost=2, backup=DIGEST, reason=reason)
     raw = trail_codec.encode(entry)
     row = trail_row(to_held_entry(decode_record(TrailEntryShape, raw), raw))
-    assert row.loss == f"later than this time; since the {loss}: halt; 2 streams halted"
+    assert row.loss == (
+        f"{loss}: later entries are lost; nothing was granted later; 2 streams that were not closed are halted"
+    )
     assert row.reason == reason
 
 

@@ -79,6 +79,25 @@ async def test_write_heartbeats_repeats_and_deletes_report_at_end(
     assert (status.not_ready[:11], len(status.not_ready)) == ("rolled back", 1024)
 
 
+@pytest.mark.parametrize("instance", ["one", ""])
+async def test_failed_process_leaves_the_report_of_its_name(
+    monkeypatch: pytest.MonkeyPatch, instance: str
+) -> None:
+    """A later process of the same name may have written its own report already."""
+    Producer.sent, Producer.failures = [], 0
+    monkeypatch.setattr(module, "KafkaProducer", Producer)
+    monkeypatch.setattr(module, "HEARTBEAT_SECONDS", 0.01)
+    role = EngineRole("worker", "workers", "sotto.status", lambda _: pytest.fail("no processor is made"))
+    telling = asyncio.create_task(
+        write_heartbeats(Settings(instance=instance), role, 0.0, has_failed=lambda: True)
+    )
+    while not Producer.sent and not telling.done():
+        await asyncio.sleep(0.01)
+    telling.cancel()
+    await asyncio.gather(telling, return_exceptions=True)
+    assert (Producer.sent[-1][2] is None) == (not instance)
+
+
 async def test_write_heartbeats_continues_after_missing_secret_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,9 +129,10 @@ def test_resident_bytes_is_known_without_proc(monkeypatch: pytest.MonkeyPatch) -
     assert resident_bytes() >= near // 4
 
 
-@pytest.mark.parametrize(("instance", "name"), [("one", "one"), ("", f"{socket.gethostname()}-{os.getpid()}")])
-def test_process_is_reported_by_its_name(instance: str, name: str) -> None:
+@pytest.mark.parametrize("instance", ["one", ""])
+def test_process_is_reported_by_its_name(instance: str) -> None:
     """Several named workers of one machine are told apart; a restarted one has its report again."""
+    name = instance or f"{socket.gethostname()}-{os.getpid()}"
     settings, topics = Settings(instance=instance), Topics("sotto", 2)
     assert module.build_worker_engine(settings, topics, KEY).role.member == f"worker-{name}"
     assert module.build_budget_engine(settings, topics, KEY).role.member == f"budget-{name}"

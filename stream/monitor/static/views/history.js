@@ -189,7 +189,7 @@ function answerRow(row, mechanism, unit) {
   const cells = [
     time(when),
     [asked, answer.window ? `${mechanism === "running_count" ? "so far, at the end of " : ""}${windowText(answer.window)} UTC` : "", pairs(answer.group), answer.version > 1 ? `version ${answer.version} of the data` : "", ...warnings.map((one) => `warning: ${one}`)].filter(Boolean).join(" · "),
-    answerText(row),
+    answerText(row, unit),
     intervalText(answer),
     typeof answer.alpha === "number" ? `${bound(answer.alpha)}${unit ?? ""}` : "–",
     typeof answer.price === "number" && answer.outcome !== "rejected" ? `ε ${number(answer.price)}` : cost === null ? "–" : amount(cost),
@@ -219,13 +219,14 @@ function describeHiddenMarks(marked) {
   return count ? ` (${count} not informative)` : "";
 }
 
-/** Format a number with as many digits as its interval: the error bound of a quantile has another unit. */
-const numberText = (value, ends, alpha) => estimate(cutToInterval(value, ...(ends ?? [])), halfLength(...(ends ?? [])) ?? alpha);
+/** Format a number with as many digits as its interval or, without one, as its error bound if that has its unit. */
+const numberText = (value, ends, bound) => estimate(cutToInterval(value, ...(ends ?? [])), halfLength(...(ends ?? [])) ?? bound);
 
-function answerText({ question, answer, groups, uninformative }) {
+function answerText({ question, answer, groups, uninformative }, unit) {
+  const own = unit === "" ? answer.alpha : null;
   const marked = new Set(uninformative);
   const mark = (place) => (marked.has(place) ? " (not informative)" : "");
-  const { outcome, estimate: value, estimates, choice, choices, keys, top_groups: tops, alpha, interval: ends, intervals, reason } = answer;
+  const { outcome, estimate: value, estimates, choice, choices, keys, top_groups: tops, interval: ends, intervals, reason } = answer;
   const priced = requestedPrice(question, answer);
   if (priced !== null) {
     return `Price asked: ${priced}`;
@@ -234,11 +235,11 @@ function answerText({ question, answer, groups, uninformative }) {
     return `No text is released${answer.basis === "too-many-texts" ? ": too many texts" : ""}`;
   }
   const names = keys?.map(isolate) ?? tops?.map(pairs) ?? (groups.length ? groups.map(pairs) : null);
-  const several = estimates?.map((one, index) => numberText(one, intervals?.[index], alpha)) ?? choices;
+  const several = estimates?.map((one, index) => numberText(one, intervals?.[index], own)) ?? choices;
   if (several) {
     return listFirst(several.map((one, index) => `${names ? `${names[index]}: ` : ""}${one}${mark(index)}`)) + describeHiddenMarks(marked);
   }
-  const text = typeof value === "number" ? numberText(value, ends, alpha) : (choice ?? (names ? listFirst(names) : ""));
+  const text = typeof value === "number" ? numberText(value, ends, own) : (choice ?? (names ? listFirst(names) : ""));
   const told = (outcome === "answer" && text) || reason?.startsWith("exhausted: ") ? "" : OUTCOMES[outcome];
   return [told, text, told ? reason : reason && capital(reason)].filter(Boolean).join(": ") + mark(0);
 }

@@ -6,7 +6,7 @@ import { CurveChart } from "../curve_chart.js";
 import { link, make, setText } from "../dom.js";
 import { flag, given, jsonBlock, labelled, latest, numberInput, offer, requestId, select, textInput, typed } from "../forms.js";
 import { amount, bound, capital, count, mechanism as mechanismName, plural } from "../format.js";
-import { ALWAYS_CHARGED, OPENINGS, promisedAnswers } from "../mechanisms.js";
+import { CHARGED_BY_WINDOW, OPENINGS, promisedAnswers } from "../mechanisms.js";
 import { afterPause, card, facts } from "../parts.js";
 import { route } from "../routes.js";
 import { comparisonCard } from "./comparison.js";
@@ -102,7 +102,7 @@ export function planView({ query, session }) {
     event.preventDefault();
     open();
   });
-  source.addEventListener("change", choose);
+  source.addEventListener("change", () => choose());
   kind.addEventListener("change", fields);
   against.addEventListener("change", () => plan());
 
@@ -134,8 +134,10 @@ export function planView({ query, session }) {
   }
 
   function fields() {
-    own.show(kind.value, declared);
-    standing.show(kind.value, declared);
+    if (declared) {
+      own.show(kind.value, declared);
+      standing.show(kind.value, declared);
+    }
   }
 
   // A plan reads no table. The budget service does, and refuses a guess of rows that are public.
@@ -239,11 +241,11 @@ export function planView({ query, session }) {
       sentences.push(describeChoice(found.compared));
     }
     const { cutoff, expected_queries: asked } = found.calibration;
-    if (ALWAYS_CHARGED.includes(taken) && cutoff > asked) {
+    if (CHARGED_BY_WINDOW.includes(taken) && cutoff > asked) {
       sentences.push(`It pays for ${count(cutoff)} answers, and ${plural(asked, "question")} ${asked === 1 ? "is" : "are"} expected: with fewer answers to pay for, each has less noise.`);
     }
     const { attributes } = own.value();
-    if (declared.kind === "table" && attributes?.length) {
+    if (attributes?.length) {
       sentences.push(`It covers ${plural(attributes.reduce((cells, name) => cells * sizes[name], 1), "cell")}, of ${attributes.join(", ")}.`);
     }
     if (!useless && declared.kind === "table" && knownRows() === undefined) {
@@ -263,9 +265,14 @@ export function planView({ query, session }) {
     openButton.disabled = !affordable || !stream.value.trim() || (useless && !acknowledged.control.checked);
   }
 
-  async function choose() {
+  const choose = latest(async (isLatest) => {
+    declared = null; // until the chosen source is known, nothing is planned
+    plan.outdate();
     try {
       const detail = await send(`/api/sources/${encodeURIComponent(source.value)}`, session.token);
+      if (!isLatest()) {
+        return;
+      }
       declared = detail.declaration.source;
       sizes = Object.fromEntries(detail.declaration.attributes.map(({ name, size }) => [name, size]));
       const fitting = Object.entries(OPENINGS).filter(([, { on }]) => on.includes(declared.kind));
@@ -273,10 +280,14 @@ export function planView({ query, session }) {
       fields();
       plan();
     } catch (error) {
-      problem.hidden = false;
-      setText(problem, error.message);
+      if (isLatest()) {
+        problem.hidden = false;
+        setText(problem, error.message);
+        setText(verdict, "");
+        showProgress(1, 1);
+      }
     }
-  }
+  });
 
   function open() {
     const sent = body();

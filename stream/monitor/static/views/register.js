@@ -27,7 +27,7 @@ const ENGINES = [["memory", "memory"], ["duckdb", "DuckDB, on local disk"]];
 const READ_PARTS = "Sotto reads only the names and types of the first 1,024 columns (the first line of a CSV file, within its first 64 KiB; the schema of a Parquet file, a Delta table or a database) and the file TABLE.schema.json beside the table, if there is one. The first line of a CSV file is shown, because it has the names: in a file without names this shows a row. No other cell is shown. Needs an operator's token, and SOTTO_TABLE_ROOTS of the monitor.";
 
 export function registerView({ session }) {
-  const changed = afterPause(() => {
+  const previewSoon = afterPause(() => {
     isTouched = true;
     preview();
   });
@@ -89,6 +89,7 @@ export function registerView({ session }) {
   const unticked = make("p", { class: "outcome wide", role: "alert", "data-level": "refused", hidden: true }, "Tick the box: the ledger cannot know who is in another source.");
   const request = requestId();
   let isTouched = false; // the empty form is no mistake yet
+  let entered = null; // the definition as of the last edit
 
   const form = make(
     "form",
@@ -155,9 +156,17 @@ export function registerView({ session }) {
     }
   }
 
+  // The shown declaration belongs to the previous input, as does one on its way: neither must be registered.
+  // A click on the button first ends the editing of a field: this change event brings nothing new.
   function edited() {
     keep();
-    changed();
+    const content = JSON.stringify(source());
+    if (content !== entered) {
+      entered = content;
+      preview.outdate();
+      registerButton.disabled = true;
+    }
+    previewSoon();
   }
 
   async function proposeAttributes() {
