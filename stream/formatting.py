@@ -49,7 +49,7 @@ _LATER_GRANTS: Final = {
 def format_loss(since: str, lost: int, *, is_rollback: bool) -> str:
     """Format what a restored backup or an accepted rollback has lost; ``since`` is the operator's statement."""
     event = "a rollback was accepted" if is_rollback else "a backup was restored"
-    streams = format_count(lost, "stream that was not closed is halted", "streams that were not closed are halted")
+    streams = format_count(lost, "stream that was not closed has ended", "streams that were not closed have ended")
     return f"{event}: later entries are lost; {_LATER_GRANTS.get(since, since)}; {streams}"
 
 

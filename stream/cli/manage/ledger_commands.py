@@ -249,7 +249,7 @@ def import_ledger(
 ) -> None:
     """Restore a backup into newly created, empty topics while no service runs.
 
-    Every stream that was not closed is halted for good and its whole grant counts as spent, because its later answers are unknown.
+    Every stream that was not closed ends for good and its whole grant counts as spent, because its later answers are unknown.
     """
     with explain_missing_packages():
         from stream.dev.backup_file import BackupFile  # noqa: PLC0415  (other commands do without)
@@ -271,7 +271,7 @@ def _describe_restored(sources: int, lost: int, since: LostTimeStatement) -> str
         "accept_loss": "continue, although later grants are unknown",
     }[since]
     return (
-        f"sources ({sources}) {outcome}; streams that were not closed ({lost}) are halted, and their grants count as spent"
+        f"sources ({sources}) {outcome}; streams that were not closed ({lost}) have ended: they are halted or, as before, exhausted, and their grants count as spent"
         + ("; close them if a budget renews: until then they count in each of its periods" if lost else "")
     )
 
@@ -289,7 +289,7 @@ def continue_after_rollback(
 ) -> None:
     """Continue from topics that are older than an anchor of a witness, while the budget service is stopped.
 
-    Every stream that was not closed is halted for good and its whole grant counts as spent, because its later answers are unknown.
+    Every stream that was not closed ends for good and its whole grant counts as spent, because its later answers are unknown.
     """
     with explain_missing_packages():
         from stream.dev.ledger_restoration import accept_rollback  # noqa: PLC0415  (other commands do without)

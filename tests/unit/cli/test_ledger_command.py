@@ -93,7 +93,7 @@ def test_trail_line_of_a_loss_names_backup_or_rollback(reason: str | None, loss:
     entry = TrailRestored(number=1, previous=digest, time=0, since="halt", lost=1, backup=digest, reason=reason)
     assert summary_row(entry)[5] == (
         f"{loss}: later entries are lost; later grants are unknown, so all sources are halted; "
-        "1 stream that was not closed is halted"
+        "1 stream that was not closed has ended"
     )
 
 

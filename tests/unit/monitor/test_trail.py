@@ -68,7 +68,7 @@ def test_trail_row_of_a_restore_says_what_is_lost(reason: str | None, loss: str)
     raw = trail_codec.encode(entry)
     row = trail_row(to_held_entry(decode_record(TrailEntryShape, raw), raw))
     assert row.loss == (
-        f"{loss}: later entries are lost; nothing was granted later; 2 streams that were not closed are halted"
+        f"{loss}: later entries are lost; nothing was granted later; 2 streams that were not closed have ended"
     )
     assert row.reason == reason
 
