@@ -192,6 +192,8 @@ class StreamEntry:
     position: PositionShape | None = None
     refused: str | None = None
     opened: float | None = None
+    granted_by: float | None = None
+    """The time of the ledger's earliest record of the grant that was read; the stream was opened before."""
     extended: float | None = None
     updated: float | None = None
     last_answered: float | None = None
@@ -203,6 +205,11 @@ class StreamEntry:
     def raw(self) -> bytes:
         """The ledger's record."""
         return b"" if self.packing is None else self.packing.unpack(self.packed)
+
+    @property
+    def opened_by(self) -> float | None:
+        """The time of the opening or, if it is unknown, a later time."""
+        return self.granted_by if self.opened is None else self.opened
 
     @property
     def activity(self) -> Activity | None:

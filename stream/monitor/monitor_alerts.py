@@ -183,7 +183,7 @@ class Alerts:
                 grant, owner = decode_grant(entry), decode_source(self.tables, source_entry)
             except NewerRecordError:
                 return []
-            known = grant, owner.source, describe_missed_events(grant.spec, owner, entry.opened)
+            known = grant, owner.source, describe_missed_events(grant.spec, owner, entry.opened_by)
             self._definitions.put(key, known)
         grant, source, missed = known
         answer.with_stream(grant.spec, source, grant.calibration, missed_in_window(answer, missed))

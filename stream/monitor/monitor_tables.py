@@ -221,7 +221,9 @@ class MonitorTables:
         if record.lost or REPEATED_HEADER in dict(written.headers):
             # A worker may have reported its totals after the restore.
             entry.is_restored, entry.last_answered, entry.kept_activity = True, None, None
-        self._merge_totals(entry, record, written.timestamp / 1000)
+        time = written.timestamp / 1000
+        entry.granted_by = min(entry.granted_by or time, time)
+        self._merge_totals(entry, record, time)
         if record.ending is not None or record.state == "exhausted":
             entry.reason = record.reason
         self._count_stream(entry, 1)

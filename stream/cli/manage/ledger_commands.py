@@ -111,7 +111,7 @@ class WitnessChecks:
     def _describe(self, name: str) -> str:
         found, compared = self._anchors[name], self._comparable(name)
         if not found:
-            return f"{name}: is empty, and so is the trail"
+            return f"{name}: has no anchor of this installation (SOTTO_PREFIX), and the trail is empty"
         later = len(found) - len(compared)
         if not compared:
             return f"{name}: {'the anchor' if later == 1 else f'all {later} anchors'} read {'is' if later == 1 else 'are'} later than this copy, so nothing was compared with it"

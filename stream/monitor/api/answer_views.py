@@ -104,7 +104,7 @@ async def list_answers(
             ) from None
         raise ProblemError(503, "unavailable", f"Kafka: {type(error).__name__}; ask again in a moment") from None
     owner, record = views.decode_source(tables, tables.sources[grant.source]), views.decode_grant(entry)
-    source, missed = owner.source, describe_missed_events(record.spec, owner, entry.opened)
+    source, missed = owner.source, describe_missed_events(record.spec, owner, entry.opened_by)
     # The α of randomized responses is that of an estimate from all of them.
     calibration = None if record.spec.mechanism.kind == "randomized_response" else record.calibration
     older = [*page.answers, *([page.preceding] if page.preceding else [])]

@@ -380,7 +380,7 @@ def build_stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -
     timeline = activity.timeline if (activity := entry.activity) is not None else ()
     owner = None if standing is None or source_entry is None else decode_source(tables, source_entry)
     declared = None if owner is None else owner.source
-    missed = None if owner is None else describe_missed_events(record.spec, owner, entry.opened)
+    missed = None if owner is None else describe_missed_events(record.spec, owner, entry.opened_by)
     return StreamDetail(
         row=stream_row_with_periods(tables, entry, now),
         source_kind=None if source_entry is None else source_entry.record.source.kind,

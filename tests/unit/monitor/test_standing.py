@@ -102,6 +102,10 @@ async def test_page_warns_of_windows_that_lack_events() -> None:
         for stream in ("late", "other"):
             installation.answer_window(stream, moment_ms(begins["begins"]) // 1000, {"EWR": "above"})
         alerts = await get(client, "/api/alerts")
+        # After a restore the opening is unknown, and the ledger's earliest record is of a later time.
+        restored = installation.tables.streams["other"]
+        restored.opened, restored.granted_by = None, installation.now + 60.0
+        assert "before 1970-01-12T13:47:45Z" in (await get(client, "/api/streams/other"))["missed_events"]
     missed, marked = alerts["recent"][0]["warnings"]
     assert marked == f"not informative: {EXCEEDS_THRESHOLD}"
     assert (alerts["recent"][0]["stream"], missed) == ("other", detail["missed_events"])

@@ -149,7 +149,9 @@ def test_empty_witness_is_a_finding_only_beside_a_trail() -> None:
     checks = WitnessChecks({"file:///w": []})
     checks.note_head(heads(trail())[0])
     assert checks.findings() == []
-    assert checks.matches() == ["file:///w: is empty, and so is the trail"]
+    assert checks.matches() == [
+        "file:///w: has no anchor of this installation (SOTTO_PREFIX), and the trail is empty"
+    ]
     checks.note_head(heads(trail())[-1])
     [finding] = checks.findings()
     assert finding.startswith(
