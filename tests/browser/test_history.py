@@ -140,6 +140,23 @@ async def test_history_shows_the_question_that_the_page_asked(open_page: OpenPag
         ]
 
 
+async def test_history_tells_a_refused_question_from_a_request_for_its_price(open_page: OpenPage) -> None:
+    """The question of another client is unknown, but the reason names its limit."""
+    scene = scene_with_answers(0)
+    for number, limit in enumerate((0, "0%", 0.001)):
+        question = {"id": f"q-{number}", "stream": "counts", "where": "TRUE", "alpha": 1.0, "max_price": limit}
+        scene.driver.ask_many([question])
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "streams/counts", OPERATOR)
+        card = page.get_by_role("region", name="Answers", exact=True)
+        answers = card.locator("tbody tr td:nth-child(3)")
+        await expect(answers.nth(2)).to_contain_text("Price asked: at most ε")
+        await expect(answers.nth(1)).to_contain_text("Price asked: at most ε")
+        await expect(answers.nth(0)).to_contain_text("Rejected")
+        await expect(answers.nth(0)).to_contain_text("and the limit is 0.0")
+
+
 async def test_history_separates_prices_from_answers_and_ranks_from_rows(open_page: OpenPage) -> None:
     """A request for a price is not shown as an answer; the unit of a quantile's error bound is next to it or in the head."""
     scene = scene_with_answers(0)

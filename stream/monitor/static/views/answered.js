@@ -17,7 +17,9 @@ const isPriced = ({ outcome, reason }) => outcome === "rejected" && Boolean(reas
 
 /** Return the price of an answer to a request for the price alone (a known question has max_price 0); null for any other. */
 export function requestedPrice(question, answer) {
-  if (!isPriced(answer) || (question && Number.parseFloat(question.max_price) !== 0)) {
+  // The reason of an unknown question names its limit.
+  const isAsked = question ? Number.parseFloat(question.max_price) === 0 : /, and the limit is 0%?;/.test(answer.reason);
+  if (!isPriced(answer) || !isAsked) {
     return null;
   }
   return typeof answer.price === "number" ? `at most ε ${bound(answer.price)}` : answer.reason;
