@@ -54,6 +54,7 @@ class PartitionHealth:
         self._failed_at: InputPlace | None = None
         self._tries = 0
         self._last_failure_was_kafka = False
+        self._was_refused_at_opening = False
 
     def record_failure(
         self,
@@ -63,8 +64,11 @@ class PartitionHealth:
         at: InputPlace | None = None,
         is_input_refused: bool = False,
         is_kafka: bool = False,
+        is_opening: bool = False,
     ) -> None:
         """Count a failure; ``at`` is the record that was being processed, if there was one.
+
+        ``is_opening`` says that no session was open.
 
         /readyz shows the reason at once if the processor refused an input topic
         (`InputRefusedError`), and otherwise after ``FAILURES_UNTIL_NOT_READY`` failures at one record.
@@ -72,6 +76,7 @@ class PartitionHealth:
         self.failing_since = self.failing_since or now
         self.failures += 1
         self._last_failure_was_kafka = is_kafka
+        self._was_refused_at_opening = is_opening and is_input_refused
         if at is not None:
             self._tries = self._tries + 1 if at == self._failed_at else 1
             self._failed_at = at
@@ -96,10 +101,16 @@ class PartitionHealth:
         elif failed.topic_partition == topic_partition and following > failed.offset:
             self.recover()
 
+    def record_opening(self) -> None:
+        """End the failures if the opening of a session was refused: this one was not, so the topics are accepted."""
+        if self._was_refused_at_opening:
+            self.recover()
+
     def recover(self) -> None:
         """Forget the failures."""
         self.failing_since, self.failures, self.stop_reason = None, 0, ""
         self._failed_at, self._tries, self._last_failure_was_kafka = None, 0, False
+        self._was_refused_at_opening = False
 
 
 class InputWentBackError(LoggableError):

@@ -113,6 +113,7 @@ class PartitionTask:
                 if self.session is None:
                     self.session = await self._opener.open_session()
                     self._last_disturbance = time.monotonic()
+                    self.health.record_opening()
                 for topic_partition, offset in self.session.positions.items():
                     self._consumer.seek(topic_partition, offset)
                 self.session.without_records_yet = set(self.session.positions)
@@ -160,6 +161,7 @@ class PartitionTask:
             at=at,
             is_input_refused=isinstance(cause, InputRefusedError),
             is_kafka=isinstance(cause, KafkaError),
+            is_opening=self.session is None,
         )
         self._log.warning(
             "partition starts over", error=name, detail=detail, **({"record": str(at)} if at else {})

@@ -199,6 +199,10 @@ async def test_quantile_of_each_group_is_asked_and_shown_with_its_interval(open_
         await expect(answer.locator("tbody tr")).to_have_count(2)
         await page.get_by_label("Ask", exact=True).select_option("top")
         await ask(page)
+        # No attribute is ticked at first: each one more multiplies the groups.
+        await expect(page.locator(".outcome:visible")).to_have_text("Tick at least one attribute to group by.")
+        await page.get_by_role("group", name="Groups of").get_by_label("sex").check()
+        await ask(page)
         await expect(page.get_by_role("region", name="Answer").first).to_contain_text("(first 5)")
         await page.get_by_label("Ask", exact=True).select_option("quantile")
         await page.get_by_role("group", name="In each group of").get_by_label("sex").uncheck()

@@ -61,6 +61,15 @@ def test_partition_health_shows_a_refused_input_at_once() -> None:
     assert health.stop_reason == ""
 
 
+@pytest.mark.parametrize("is_opening", [False, True])
+def test_partition_health_ends_a_refusal_of_the_opening_with_the_next_session(*, is_opening: bool) -> None:
+    """After an accepted rollback a session opens; an input that is refused later is refused again in each session."""
+    health = PartitionHealth()
+    health.record_failure(1.0, "control ends at offset 6", is_input_refused=True, is_opening=is_opening)
+    health.record_opening()
+    assert (health.stop_reason == "", health.failing_since is None) == (is_opening, is_opening)
+
+
 def test_partition_health_ends_kafka_failures_with_a_commit() -> None:
     """Errors of a rolling restart of the brokers, with commits between them, do not add up to a failing partition."""
     health = PartitionHealth()

@@ -43,7 +43,7 @@ export function questionForm(spec, source, onChange, wanted = "") {
   const alpha = numberInput({ placeholder: "what the stream promises" });
   const limit = numberInput({ placeholder: "no limit", inputmode: "text" });
   const threshold = numberInput({ placeholder: String(spec.mechanism.threshold ?? "") });
-  const groups = ticks("Groups of", mine.map((name) => [name, name]), mine.slice(0, 1));
+  const groups = ticks("Groups of", mine.map((name) => [name, name]), mine.length === 1 ? mine : []);
   const texts = select(Object.keys(source.texts ?? {}).map((name) => [name, name]));
   const choices = select(mine.filter((name) => size(own[name]) > 1 && size(own[name]) <= MOST_CANDIDATES).map((name) => [name, name]));
   const cell = Object.entries(own).map(([name, domain]) => [name, valueOf(name, domain), domain]);
