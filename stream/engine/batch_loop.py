@@ -76,12 +76,11 @@ class PartitionHealth:
         self.failing_since = self.failing_since or now
         self.failures += 1
         self._last_failure_was_kafka = is_kafka
-        self._was_refused_at_opening = is_opening and is_input_refused
         if at is not None:
             self._tries = self._tries + 1 if at == self._failed_at else 1
             self._failed_at = at
         if is_input_refused:
-            self.stop_reason = reason
+            self.stop_reason, self._was_refused_at_opening = reason, is_opening
         elif at is not None and self._tries >= FAILURES_UNTIL_NOT_READY:
             self.stop_reason = (
                 f"{at}: processing fails with {reason}; no later record is processed, and nothing is lost; "
@@ -102,9 +101,11 @@ class PartitionHealth:
             self.recover()
 
     def record_opening(self) -> None:
-        """End the failures if the opening of a session was refused: this one was not, so the topics are accepted."""
+        """Drop the reason if the opening of a session was refused: this one was not, so the topics are accepted."""
         if self._was_refused_at_opening:
-            self.recover()
+            self.stop_reason, self._was_refused_at_opening = "", False
+            if self._failed_at is None:
+                self.recover()
 
     def recover(self) -> None:
         """Forget the failures."""

@@ -37,7 +37,7 @@ def format_html_table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str]
     names = [
         name
         for name in dict.fromkeys(name for row in rows for name in row)
-        if name != "id" and any(row.get(name) is not None for row in rows)
+        if name != "id" and any(row.get(name) not in (None, "") for row in rows)
     ]
     shown = rows[:MAX_ROWS]
     scale = _common_scale(shown)

@@ -46,8 +46,11 @@ MAX_LISTED_RESULTS = 10
 
 def format_answer(answer: Answer) -> str:
     """Format an answer in one line: stream, number with ± and interval, price, and the stream's spent ε."""
-    parts = [f"{answer.stream}{format_window(answer)}:", format_content(answer)]
-    if (alpha := shown_alpha(answer)) is not None:
+    alpha = shown_alpha(answer)
+    # Each number of a list has its own interval, which replaces α if the question is unknown.
+    has_intervals = alpha is None and answer.intervals is not None
+    parts = [f"{answer.stream}{format_window(answer)}:", format_content(answer, with_intervals=has_intervals)]
+    if alpha is not None:
         parts.append(f"± {alpha}")
     if answer.interval is not None:
         parts.append(f"(95 %: {format_interval(answer.interval, answer.estimate)})")

@@ -78,15 +78,18 @@ def warn_about_halted_data(source: Source, registered: Iterable[SourceRecord]) -
         and (record.spent.epsilon or record.spent.rho or _has_unknown_grants(record.reason))
         and _data_of(source) & _data_of(record.source)
     ]
-    if not found:
+    if not found or any(one.source.source == source.source and one.state == "halted" for one in registered):
         return None
-    names = sorted(record.source.source for record in found)
-    is_are, what = ("is", "it has") if len(found) == 1 else ("are", "they have")
-    unknown = "; some of its grants are unknown" if any(_has_unknown_grants(one.reason) for one in found) else ""
+    if len(found) == 1:
+        subject, see = "which is halted; what it has spent", f"'sotto source show {found[0].source.source}'"
+    else:
+        subject, see = "which are halted; what they have spent", "'sotto source show' of each"
+    unknown = [one.source.source for one in found if _has_unknown_grants(one.reason)]
     return (
-        f"{_place_of(source)}: {source.source} has the same data as {_name_first(names)}, which {is_are} halted; what "
-        f"{what} spent adds up with the spending of {source.source} for the same people: open streams on it for that "
-        f"much less than its budget, see 'sotto source show {names[0]}'{unknown}"
+        f"{_place_of(source)}: {source.source} has the same data as {_name_first(one.source.source for one in found)}, "
+        f"{subject} adds up with the spending of {source.source} for the same people: open streams on it for that much "
+        f"less than its budget, see {see}"
+        + (f"; some grants of {_name_first(unknown)} are unknown" if unknown else "")
     )
 
 

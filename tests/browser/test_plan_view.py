@@ -192,6 +192,25 @@ async def test_plan_of_an_earlier_input_cannot_be_opened(open_page: OpenPage) ->
         await expect(page.get_by_role("region", name="Error bound and cost")).to_contain_text("ε 0.7")
 
 
+async def test_plan_reads_a_source_again_that_could_not_be_read(open_page: OpenPage) -> None:
+    """No figure of another source stays beside it, and the next input tries it again."""
+    async with registered().served() as address:
+        page = await open_page(address, "plan?source=people", OPERATOR)
+        facts = page.get_by_role("region", name="Error bound and cost")
+        await page.get_by_label("Name of the stream").fill("named")
+        button = page.get_by_role("button", name="Open stream…")
+        await expect(button).to_be_enabled()
+        await page.route("**/api/sources/feed", lambda route: route.fulfill(status=503, json={"message": "busy"}))
+        await page.get_by_label("Source").select_option("feed")
+        await expect(facts).to_contain_text("busy")
+        await expect(facts).not_to_contain_text("ε 0.5")
+        await expect(button).to_be_disabled()
+        await page.unroute("**/api/sources/feed")
+        await page.get_by_label("ε", exact=True).fill("0.7")
+        await expect(facts).to_contain_text("ε 0.7")
+        await expect(button).to_be_enabled()
+
+
 async def test_plan_of_auto_names_mechanisms_without_an_expected_error(open_page: OpenPage) -> None:
     """The comparison beside it may list such a mechanism, so it is not said that it does not apply."""
     scene = Scene()

@@ -299,18 +299,21 @@ def test_source_command_warns_of_what_a_halted_source_has_spent(driver: Driver, 
     driver.ask({"stream": "ages", "where": "TRUE"})
     driver.halt("unspent")
     driver.halt("spent")
-    warning = added("later")
+    warning = added("younger")
     assert (
-        "warning: path: later has the same data as 'spent', which is halted; what it has spent adds up" in warning
+        "warning: path: younger has the same data as 'spent', which is halted; what it has spent adds up"
+        in warning
     )
     assert "for that much less than its budget, see 'sotto source show spent'\n" in warning
     assert "is halted" not in added("member", population="patients"), "the population counts what was spent"
     assert "warning" not in added("elsewhere", "q.csv")
-    driver.halt("later", reason=HALTED_REASON)
+    driver.halt("younger", reason=HALTED_REASON)
     both = added("last")
-    assert "'later', 'spent', which are halted; what they have spent" in both
-    assert "see 'sotto source show later'; some of its grants are unknown\n" in both
-    assert "as 'later', which is halted" in run_connected("source", "join", "last", "patients")
+    assert "'spent', 'younger', which are halted; what they have spent" in both
+    assert "see 'sotto source show' of each; some grants of 'younger' are unknown\n" in both
+    joined = run_connected("source", "join", "last", "patients")
+    assert "as 'younger', which is halted" in joined
+    assert "see 'sotto source show younger'; some grants of 'younger' are unknown\n" in joined
 
 
 def test_source_command_warns_if_the_source_was_registered_before(driver: Driver, tmp_path: Path) -> None:

@@ -66,8 +66,21 @@ def test_partition_health_ends_a_refusal_of_the_opening_with_the_next_session(*,
     """After an accepted rollback a session opens; an input that is refused later is refused again in each session."""
     health = PartitionHealth()
     health.record_failure(1.0, "control ends at offset 6", is_input_refused=True, is_opening=is_opening)
+    health.record_failure(2.0, "KafkaConnectionError", is_kafka=True, is_opening=True)
     health.record_opening()
     assert (health.stop_reason == "", health.failing_since is None) == (is_opening, is_opening)
+
+
+def test_partition_health_keeps_a_failing_record_through_a_refused_opening() -> None:
+    """The refusal hides the record's failures only until a session opens."""
+    health = PartitionHealth()
+    for number in range(FAILURES_UNTIL_NOT_READY - 1):
+        health.record_failure(float(number), "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
+    health.record_failure(8.0, "control ends at offset 6", is_input_refused=True, is_opening=True)
+    health.record_opening()
+    assert health.stop_reason == ""
+    health.record_failure(9.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
+    assert "queries partition 3 offset 100" in health.stop_reason
 
 
 def test_partition_health_ends_kafka_failures_with_a_commit() -> None:

@@ -108,7 +108,7 @@ def test_numbers_are_written_within_their_intervals() -> None:
     assert "s: 0 (95 %: 0 to 1)" in result_text.format_answer(few)
     assert few.estimate == -3.0
     groups = answer(estimates=(-3.0, 7.0), intervals=((0.0, 0.0), (3.0, 11.0)))
-    assert "[0, 7]" in result_text.format_answer(groups)
+    assert "[0 (95 %: below 0, by noise), 7 (95 %: 3 to 11)]" in result_text.format_answer(groups)
     assert "0 (95 %: below 0, by noise), 7 (95 %: 3 to 11)" in query_commands._format_answer(groups)
     row = {"n": -3.0, "n ±": 4.0, "n 95% low": 0.0, "n 95% high": 1.0}
     assert shell_command._cell(row, "n") == "0 ± 4"
@@ -214,11 +214,16 @@ def test_number_of_an_unknown_question_has_the_digits_of_its_interval() -> None:
     one = answer(alpha=6250.0, estimate=4.25, interval=(4.0, 4.5))
     assert "s: 4.25 (95 %: 4 to 4.5)" in result_text.format_answer(one)
     several = answer(alpha=6250.0, estimates=(4.25,), intervals=((4.0, 4.5),))
-    assert "s: [4.25]" in result_text.format_answer(several)
+    assert "s: [4.25 (95 %: 4 to 4.5)]" in result_text.format_answer(several)
     guessed = answer(alpha=6250.0, estimate=4.25, basis="hypothesis")
     assert "s: 4.25 ± 6250, of a quantile in rows of rank" in result_text.format_answer(guessed)
     table = one._repr_html_()
-    assert (">4.25<" in table, "6250" in table, 'aria-label="4 to 4.5"' in table) == (True, False, True)
+    assert (">4.25<" in table, "6250" in table, "±" in table, 'aria-label="4 to 4.5"' in table) == (
+        True,
+        False,
+        False,
+        True,
+    )
 
 
 def test_window_of_an_unknown_stream_has_the_digits_of_its_interval() -> None:

@@ -48,6 +48,7 @@ function addPart(whole, { lines, method, chosen, against, following }) {
 
 export function planView({ query, session }) {
   let declared = null;
+  let hasFailed = false; // the chosen source was not read: the next input tries it again
   let sizes = {}; // the number of values of each declared attribute
   const request = requestId();
   let affordable = false;
@@ -165,6 +166,9 @@ export function planView({ query, session }) {
 
   const plan = latest(async (isLatest) => {
     if (!declared) {
+      if (hasFailed) {
+        choose();
+      }
       return;
     }
     json.show(body());
@@ -183,16 +187,20 @@ export function planView({ query, session }) {
       await draw(isLatest);
     } catch (error) {
       if (isLatest()) {
-        problem.hidden = false;
-        setText(problem, explain(error.problem ?? { message: error.message }, amount));
-        setText(verdict, "");
-        cost = null;
-        about.update(FACTS.map(() => "–"));
-        chart.element.hidden = true;
-        showProgress(1, 1);
+        showProblem(error);
       }
     }
   });
+
+  function showProblem(error) {
+    problem.hidden = false;
+    setText(problem, explain(error.problem ?? { message: error.message }, amount));
+    setText(verdict, "");
+    cost = null;
+    about.update(FACTS.map(() => "–"));
+    chart.element.hidden = true;
+    showProgress(1, 1);
+  }
 
   /** Draw the curve part by part: a part takes a fraction of a second. */
   async function draw(isLatest) {
@@ -267,6 +275,7 @@ export function planView({ query, session }) {
 
   const choose = latest(async (isLatest) => {
     declared = null; // until the chosen source is known, nothing is planned
+    hasFailed = false;
     plan.outdate();
     try {
       const detail = await send(`/api/sources/${encodeURIComponent(source.value)}`, session.token);
@@ -281,10 +290,9 @@ export function planView({ query, session }) {
       plan();
     } catch (error) {
       if (isLatest()) {
-        problem.hidden = false;
-        setText(problem, error.message);
-        setText(verdict, "");
-        showProgress(1, 1);
+        hasFailed = true;
+        openButton.disabled = true;
+        showProblem(error);
       }
     }
   });

@@ -158,14 +158,18 @@ export function registerView({ session }) {
 
   // The shown declaration belongs to the previous input, as does one on its way: neither must be registered.
   // A click on the button first ends the editing of a field: this change event brings nothing new.
-  function edited() {
-    keep();
+  function outdatePreview() {
     const content = JSON.stringify(source());
     if (content !== entered) {
       entered = content;
       preview.outdate();
       registerButton.disabled = true;
     }
+  }
+
+  function edited() {
+    keep();
+    outdatePreview();
     previewSoon();
   }
 
@@ -177,6 +181,7 @@ export function registerView({ session }) {
       const fitting = found.attributes.filter((one) => one.domain !== null && one.name !== person.value.trim());
       domain.replace(fitting);
       keep();
+      outdatePreview();
       const open = fitting.filter((one) => one.missing.length).length;
       const others = found.attributes.filter((one) => one.reason !== null).map((one) => `${one.name}: ${one.reason}`);
       setText(proposed, [`${plural(fitting.length, "attribute")} proposed; to be declared by you, with ranges or values: ${open}. Remove attributes that no question needs.`, found.remark, ...others].filter(Boolean).join(" "));
@@ -287,6 +292,7 @@ export function registerView({ session }) {
 
   show();
   restore();
+  outdatePreview();
   preview();
   return {
     element: make(
