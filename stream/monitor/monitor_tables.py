@@ -176,6 +176,7 @@ class MonitorTables:
         if kind == "source" and (source := self.sources.pop(name, None)) is not None:
             self.source_periods.remove(name, period=source.record.source.period_of is not None)
             self.totals.states_of.pop(name, None)
+            self.totals.listed_of.pop(name, None)
             self.trail.forget_source(name)
             self.changes["sources"] += 1
         elif kind == "grant" and (entry := self.streams.get(name.partition("|")[2])) is not None:

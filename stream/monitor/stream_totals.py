@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from schemas import StreamState, split_period_name
+from schemas.windows import registered_name
 from stream.monitor.entries import StreamEntry
 
 _NO_PERIODS: Final[list[str]] = []
@@ -74,13 +75,14 @@ class PeriodsByName:
 class StreamTotals:
     """Sums over all streams with a grant.
 
-    ``states`` counts the streams that lists show: of a model with periods, only its latest period. ``states_of`` counts all
-    streams of each source.
+    ``states`` counts the streams that lists show: of a model with periods, only its latest period; ``listed_of`` counts
+    them for each registered source. ``states_of`` counts all streams of each source, and of each period's account.
     """
 
     def __init__(self, streams: Mapping[str, StreamEntry], periods: PeriodsByName) -> None:
         self.answered = self.tops = self.nearly_dry = self.not_answering = 0
         self.states: Counter[StreamState] = Counter()
+        self.listed_of: defaultdict[str, Counter[StreamState]] = defaultdict(Counter)
         self.states_of: defaultdict[str, Counter[StreamState]] = defaultdict(Counter)
         self._streams = streams
         self._periods = periods
@@ -106,3 +108,5 @@ class StreamTotals:
         listed = self.find_listed(entry)
         if listed is not None and listed.grant is not None:
             self.states[listed.state] += sign
+            account = listed.grant.source
+            self.listed_of[registered_name(account) if listed.is_of_period else account][listed.state] += sign

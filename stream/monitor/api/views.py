@@ -153,12 +153,16 @@ def source_row(tables: MonitorTables, entry: SourceEntry) -> SourceRow:
 
 
 def source_row_with_periods(tables: MonitorTables, entry: SourceEntry) -> SourceRow:
-    """Return a source with its budget; a source with periods also has its latest period account."""
+    """Return a source with its budget; a source with periods also has its latest period account.
+
+    Its streams are models, which have the states of their latest periods, as in lists of streams.
+    """
     row = source_row(tables, entry)
     if (periods := periods_of(tables.source_periods, row.source)) is None:
         return row
     latest = source_row(tables, tables.sources[periods.latest])
-    return row.model_copy(update={"periods": periods, "current": latest})
+    states = StreamCounts.model_validate(tables.totals.listed_of[row.source])
+    return row.model_copy(update={"periods": periods, "current": latest, "streams": states})
 
 
 def stream_row_with_periods(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamRow:

@@ -38,6 +38,20 @@ async def test_source_line_has_figures_of_latest_period() -> None:
     assert line["meaning"].startswith("privacy is by period: ε = 10 for a person's events in one period of 1d; ")
 
 
+async def test_source_line_counts_models_by_their_latest_period() -> None:
+    """A model itself is never exhausted, so its source would seem to have an open stream."""
+    found = installation()
+    entry = found.tables.streams[f"late@{DAYS[3]}"]
+    found.tables._count_stream(entry, -1)
+    entry.state = "exhausted"
+    found.tables._count_stream(entry, 1)
+    async with found.web() as client:
+        line = (await get(client, "/api/sources"))["items"][1]
+        overview = await get(client, "/api/overview")
+    states = {"open": 0, "exhausted": 1, "halted": 0, "closed": 0}
+    assert line["streams"] == line["current"]["streams"] == overview["streams"] == states
+
+
 async def test_stream_line_has_figures_of_latest_period() -> None:
     async with installation().web() as client:
         page = await get(client, "/api/streams")
@@ -170,6 +184,7 @@ def test_states_are_those_of_listed_streams(seed: int, retired: int, compacted: 
         tables.add_record(Record(past().driver.topics.ledger, 0, offset, 0, key, None))
     left = sum(entry.grant is not None for entry in tables.streams.values())
     assert tables.totals.states.total() == min(left, 1)
+    assert tables.totals.listed_of["flights"] == tables.totals.states  # the counter equals also with zeros
     for state in STREAM_STATES:
         page = list_streams(tables, StreamQuery(state=(state,)), 0.0)
         assert (page.total, page.matching) == (min(left, 1), tables.totals.states[state])
