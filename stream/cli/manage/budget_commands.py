@@ -253,7 +253,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         if record.source.has_periods:
             say(
                 f"each period has a separate budget: 'sotto source list' shows the latest, 'sotto source list --all' all, and "
-                f"'sotto stream list {source}' the streams of all periods",
+                f"'sotto stream list {source} --all' the streams of all periods",
                 soft_wrap=True,
             )
     if people is not None:
