@@ -47,7 +47,7 @@ _LATER_GRANTS: Final = {
 
 
 def format_loss(since: str, lost: int, *, is_rollback: bool) -> str:
-    """Format what a restored backup or an accepted rollback has lost; ``since`` is the operator's statement."""
+    """Format the loss by a restored backup or an accepted rollback; ``since`` is the operator's statement."""
     event = "a rollback was accepted" if is_rollback else "a backup was restored"
     streams = format_count(lost, "stream that was not closed has ended", "streams that were not closed have ended")
     return f"{event}: later entries are lost; {_LATER_GRANTS.get(since, since)}; {streams}"
@@ -91,6 +91,11 @@ def cut_to_interval(number: float, ends: tuple[float, float] | None) -> float:
     return number if ends is None else min(max(number, ends[0]), ends[1])
 
 
+def half_length(ends: tuple[float, float] | None) -> float | None:
+    """Return half of an interval, as the error bound that decides a number's digits; None without an interval."""
+    return None if ends is None else 0.5 * (ends[1] - ends[0])
+
+
 def format_interval(ends: tuple[float, float], number: float | None, *, grouped: bool = False) -> str:
     """Format the confidence interval of ``number``; its ends are rounded as for an error bound of half its length.
 
@@ -100,8 +105,7 @@ def format_interval(ends: tuple[float, float], number: float | None, *, grouped:
     if number is not None and ends[0] == ends[1] != number:
         end = format_estimate(ends[0], None, grouped=grouped)
         return f"{'below' if number < ends[0] else 'above'} {end}, by noise"
-    half = 0.5 * (ends[1] - ends[0])
-    low, high = (format_estimate(end, half, grouped=grouped) for end in ends)
+    low, high = (format_estimate(end, half_length(ends), grouped=grouped) for end in ends)
     return f"{low} to {high}"
 
 

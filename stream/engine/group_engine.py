@@ -263,7 +263,7 @@ class Engine:
         self.metrics.partitions.set(len(self._tasks))
 
     async def drop_partitions(self, partitions: Iterable[int]) -> None:
-        """Drop the state of parked partitions; when this process stops, its guard keeps what it knows of them."""
+        """Drop the state of parked partitions; when this process stops, its guard keeps its facts about them."""
         gone = [self._partitions.pop(partition) for partition in list(partitions) if partition not in self._tasks]
         for task in () if self._stopping.is_set() else gone:
             self.role.guard.forget(task.partition)

@@ -240,6 +240,13 @@ class StreamEntry:
         return registered_name(self.name) if self.is_of_period else self.name
 
     @property
+    def listed_source(self) -> str | None:
+        """The registered source of the stream, also of a stream of a period; None without a grant."""
+        if self.grant is None:
+            return None
+        return registered_name(self.grant.source) if self.is_of_period else self.grant.source
+
+    @property
     def cutoff(self) -> int | None:
         """Number of charged answers that the grant pays for, with extensions; None if unlimited."""
         return (self.grant.calibration.cutoff + self.added or None) if self.grant else None

@@ -20,7 +20,6 @@ from schemas import (
     MemberStatus,
     PartitionStatus,
     PopulationRecord,
-    registered_name,
     split_period_name,
 )
 from stream.monitor.api.service_models import Restore
@@ -133,8 +132,7 @@ class MonitorTables:
             entry = self.streams.get(name)
             if entry is None or entry.grant is None:
                 continue
-            source_name = entry.grant.source
-            if source in {None, source_name, registered_name(source_name) if entry.is_of_period else source_name}:
+            if source in {None, entry.grant.source, entry.listed_source}:
                 yield entry
 
     def position(self, topic: str, partition: int) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from schemas import StreamState, split_period_name
-from schemas.windows import registered_name
 from stream.monitor.entries import StreamEntry
 
 _NO_PERIODS: Final[list[str]] = []
@@ -106,7 +105,6 @@ class StreamTotals:
     def add_listed(self, entry: StreamEntry, sign: int) -> None:
         """Add or subtract the state that lists show for a stream's name, before or after a change of its periods."""
         listed = self.find_listed(entry)
-        if listed is not None and listed.grant is not None:
+        if listed is not None and (source := listed.listed_source) is not None:
             self.states[listed.state] += sign
-            account = listed.grant.source
-            self.listed_of[registered_name(account) if listed.is_of_period else account][listed.state] += sign
+            self.listed_of[source][listed.state] += sign

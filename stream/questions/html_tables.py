@@ -7,14 +7,13 @@ from html import escape
 from typing import Any
 
 from schemas import Answer
-from stream.formatting import cut_to_interval, format_error_bound, format_estimate, format_interval
+from stream.formatting import cut_to_interval, format_error_bound, format_estimate, format_interval, half_length
 from stream.questions.result_text import (
     ERROR_SUFFIX,
     HIGH_SUFFIX,
     LOW_SUFFIX,
     bounds_numbers,
     ends_of,
-    half_length,
     shown_alpha,
 )
 

@@ -17,7 +17,7 @@ from schemas import (
     Source,
     TextInterval,
 )
-from stream.formatting import format_error_bound, format_estimate, format_interval
+from stream.formatting import format_error_bound, format_estimate, format_interval, half_length
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import (
     NO_COST,
@@ -103,11 +103,6 @@ def format_number(
     """Format a number of an answer with the digits of α or, if α may have another unit, of its interval ``ends``."""
     bound = answer.alpha if bounds_numbers(answer) else half_length(ends)
     return format_estimate(number, bound, ends, grouped=grouped)
-
-
-def half_length(ends: tuple[float, float] | None) -> float | None:
-    """Return half of an interval, as the error bound that decides a number's digits; None without an interval."""
-    return None if ends is None else 0.5 * (ends[1] - ends[0])
 
 
 def format_content(answer: Answer, *, with_intervals: bool = False) -> str:

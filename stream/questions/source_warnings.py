@@ -43,8 +43,7 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
             f"view: a lookup table of {source.source} has the path of '{people[0]}', whose rows are private; "
             "leave its key out, or give the path of a public table"
         )
-    populations = {record.source.source: record.population or record.source.population for record in registered}
-    own = populations.get(source.source) or source.population  # it may have joined a population meanwhile
+    populations, own = _find_populations(source, registered)
     others = {
         name: other
         for name, other in _find_sources_of_same_data(source, registered).items()
@@ -67,8 +66,7 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
 def warn_about_halted_data(source: Source, registered: Iterable[SourceRecord]) -> str | None:
     """Return a warning if halted sources of other budgets have, or may have, spent on the data of this one; else None."""
     registered = list(registered)
-    populations = {record.source.source: record.population or record.source.population for record in registered}
-    own = populations.get(source.source) or source.population  # it may have joined a population meanwhile
+    populations, own = _find_populations(source, registered)
     found = [
         record
         for record in registered
@@ -81,16 +79,24 @@ def warn_about_halted_data(source: Source, registered: Iterable[SourceRecord]) -
     if not found or any(one.source.source == source.source and one.state == "halted" for one in registered):
         return None
     if len(found) == 1:
-        subject, see = "which is halted; what it has spent", f"'sotto source show {found[0].source.source}'"
+        subject, see = "which is halted; its spending", f"'sotto source show {found[0].source.source}'"
     else:
-        subject, see = "which are halted; what they have spent", "'sotto source show' of each"
+        subject, see = "which are halted; their spending", "'sotto source show' of each"
     unknown = [one.source.source for one in found if _has_unknown_grants(one.reason)]
     return (
         f"{_place_of(source)}: {source.source} has the same data as {_name_first(one.source.source for one in found)}, "
-        f"{subject} adds up with the spending of {source.source} for the same people: open streams on it for that much "
+        f"{subject} adds up with that of {source.source} for the same people: open streams on it for that much "
         f"less than its budget, see {see}"
         + (f"; some grants of {_name_first(unknown)} are unknown" if unknown else "")
     )
+
+
+def _find_populations(
+    source: Source, registered: Iterable[SourceRecord]
+) -> tuple[dict[str, str | None], str | None]:
+    """Return the population of each registered source, and of ``source``, which may have joined one since."""
+    found = {record.source.source: record.population or record.source.population for record in registered}
+    return found, found.get(source.source) or source.population
 
 
 def _has_unknown_grants(reason: str | None) -> bool:

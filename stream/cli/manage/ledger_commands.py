@@ -114,7 +114,7 @@ class WitnessChecks:
             return f"{name}: has no anchor of this installation (SOTTO_PREFIX), and the trail is empty"
         later = len(found) - len(compared)
         if not compared:
-            return f"{name}: {'the anchor' if later == 1 else f'all {later} anchors'} read {'is' if later == 1 else 'are'} later than this copy, so nothing was compared with it"
+            return f"{name}: {format_count(later, 'anchor is', 'anchors are')} later than this copy, and none earlier, so nothing was compared with it"
         newest, reason = compared[0], found[-1].reason
         proven = sorted((entries, time) for entries, time in self._times.get(name, {}).items() if time is not None)
         return (

@@ -162,7 +162,9 @@ class TrailRow(ApiModel):
     spent: Amount | None
     refunded: Amount | None
     answers: int | None
-    loss: Annotated[str | None, Field(description="What a restored backup or an accepted rollback has lost.")]
+    loss: Annotated[
+        str | None, Field(description="The loss by a restored backup or an accepted rollback, in words.")
+    ]
     left: Annotated[Amount | None, Field(description="The account's remaining budget after it.")]
 
 
@@ -282,7 +284,7 @@ class Plan(ApiModel):
     """The population whose budget is ``left``; null if it is the source's."""
     affordable: bool
     halted: Literal["source", "population"] | None
-    """What is halted, so that it pays for no stream, whatever is left of its budget; null if nothing is."""
+    """The halted account, which pays for no stream even if some of its budget is left; null without one."""
     promises: Annotated[tuple[Promise, ...], Field(description="Its error bounds, as for streams.")]
     windows: int | None
     """Number of windows for which the error bounds would hold; null without windows."""

@@ -300,16 +300,13 @@ def test_source_command_warns_of_what_a_halted_source_has_spent(driver: Driver, 
     driver.halt("unspent")
     driver.halt("spent")
     warning = added("younger")
-    assert (
-        "warning: path: younger has the same data as 'spent', which is halted; what it has spent adds up"
-        in warning
-    )
+    assert "warning: path: younger has the same data as 'spent', which is halted; its spending adds up" in warning
     assert "for that much less than its budget, see 'sotto source show spent'\n" in warning
     assert "is halted" not in added("member", population="patients"), "the population counts what was spent"
     assert "warning" not in added("elsewhere", "q.csv")
     driver.halt("younger", reason=HALTED_REASON)
     both = added("last")
-    assert "'spent', 'younger', which are halted; what they have spent" in both
+    assert "'spent', 'younger', which are halted; their spending" in both
     assert "see 'sotto source show' of each; some grants of 'younger' are unknown\n" in both
     joined = run_connected("source", "join", "last", "patients")
     assert "as 'younger', which is halted" in joined

@@ -180,7 +180,10 @@ def test_copy_of_the_trail_may_be_older_than_an_anchor() -> None:
     """Only anchors within a backup or an export are compared with it."""
     known = heads(trail())
     found = [Anchor(installation="s", written=0, head=known[number]) for number in (9, 5)]
-    for entries, message in ((7, "contains 1 anchor"), (4, "all 2 anchors read are later than this copy")):
+    for entries, message in (
+        (7, "contains 1 anchor"),
+        (4, "2 anchors are later than this copy, and none earlier"),
+    ):
         checks = WitnessChecks({"file:///w": found}, is_copy=True)
         for head in known[: entries + 1]:
             checks.note_head(head)
