@@ -63,7 +63,8 @@ Fingerprint = Callable[[Source, int], str | None]
 class Installation:
     """The workers' key, tables and limits, which a replay needs in addition to the logs.
 
-    Without ``same_version``, an earlier version gave some of the answers, with other reasons and without intervals.
+    Without ``same_version``, an earlier version gave some of the answers, with other reasons and without intervals. From the same
+    measurements it may give another number within the error bound.
     """
 
     topics: Topics
@@ -140,9 +141,7 @@ def check_replay(
             violations.append(
                 f"{answer.stream} is retired, and {answer.id} was answered that there is no such stream"
             )
-        different += answer.stream not in stopped | unlike and not _are_alike(
-            one, other, installation.same_version
-        )
+        different += answer.stream not in stopped | unlike and not are_alike(one, other, installation.same_version)
     if different:
         violations.append(f"partition {partition}: replay gave {different} answers that differ, of {len(seen)}")
     streams = [stream for stream in replayed.streams.names if stream not in ended | unlike]
@@ -158,14 +157,24 @@ def check_replay(
     return violations + differences(what, rebuilt, replayed, streams, shares=not gone)
 
 
-def _are_alike(one: bytes, other: bytes, same_version: bool) -> bool:
+def are_alike(one: bytes, other: bytes, same_version: bool) -> bool:
+    """Return whether two answers are the same, as far as their versions promise that."""
     if one == other or same_version:
         return one == other
     seen, again = answers_codec.decode(one), answers_codec.decode(other)
     ignored: dict[str, Any] = {"reason": None}
     if seen.interval is None and seen.intervals is None:
         ignored |= {"interval": None, "intervals": None}
+        if seen.basis == again.basis == "measured" and _have_common_truth(seen, again):
+            ignored |= {"estimate": None, "alpha": None}
     return seen.model_copy(update=ignored) == again.model_copy(update=ignored)
+
+
+def _have_common_truth(one: Answer, other: Answer) -> bool:
+    """Return whether a number exists that is within the error bounds of both estimates."""
+    if one.estimate is None or other.estimate is None or one.alpha is None or other.alpha is None:
+        return False
+    return abs(one.estimate - other.estimate) <= one.alpha + other.alpha
 
 
 def differences(

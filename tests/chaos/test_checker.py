@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from schemas import Answer
 from sotto import Driver
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
@@ -30,7 +31,7 @@ from tests.chaos.load import (
     specs,
 )
 from tests.chaos.logs import Log, logs_of
-from tests.chaos.replay import Installation
+from tests.chaos.replay import Installation, answers_codec, are_alike
 
 
 @cache
@@ -357,6 +358,22 @@ def test_checker_finds_each_seeded_violation(name: str, driver: Driver, logs: Lo
     seed, expected = SEEDED[name]
     seed(logs)
     assert any(expected in found for found in _violations(driver, logs)), _violations(driver, logs)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "are_equal"), [(214.1, True), (300.0, False)], ids=["within-the-bounds", "beyond-the-bounds"]
+)
+def test_checker_compares_measured_numbers_of_two_versions_by_their_bounds(
+    estimate: float, are_equal: bool
+) -> None:
+    released = Answer(
+        id="q0", stream="weights", outcome="answer", index=0, estimate=213.9, basis="measured", alpha=37.7
+    )
+    fields = {"estimate": estimate, "alpha": 37.6, "interval": (198.3, 229.7)}
+    today = released.model_copy(update=fields)
+    one, other = answers_codec.encode(released), answers_codec.encode(today)
+    assert are_alike(one, other, same_version=False) == are_equal
+    assert not are_alike(one, other, same_version=True)
 
 
 def test_checker_finds_answers_drawn_with_another_key(driver: Driver, logs: Log) -> None:
