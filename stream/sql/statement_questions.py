@@ -42,6 +42,7 @@ from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import (
     codes_within,
     excluded_groups,
+    groups_sensitivity,
     ordered_values,
     person_sensitivity,
     restrict_domain,
@@ -102,8 +103,8 @@ class StreamCheck:
             except PredicateError as error:
                 message = f"column '{to_one_line(column)}', where {to_one_line(where)}: {error}"
                 raise StatementError(self._condition_error() or message) from None
-        if not self._noise_fits_question(query):
-            raise StatementError(f"column '{to_one_line(column)}': {samplers.wide_noise_message('answers')}")
+        if (noise_error := self._noise_error(query)) is not None:
+            raise StatementError(f"column '{to_one_line(column)}': {noise_error}")
         if self._lacks_counts and column:
             raise StatementError(
                 f"column '{column}': stream '{self._stream}' names texts and releases no counts; leave the column out, or name a stream "
@@ -128,16 +129,26 @@ class StreamCheck:
                 return f"where {to_one_line(written)}: {error}"
         return None
 
-    def _noise_fits_question(self, query: Mapping[str, Any]) -> bool:
+    def _noise_error(self, query: Mapping[str, Any]) -> str | None:
+        """Return the error of a question whose noise would be too wide, or is not planned for its numbers."""
+        calibration = self._calibration
+        if not isinstance(calibration, AnswersCalibration):
+            return None
+        if any(form in query for form in SPREAD_FORMS):
+            groups = min(groups_sensitivity(self._source), self._cell_count(query.get("group_by", ())))
+            message = samplers.unplanned_numbers_message(calibration, NUMBERS_PER_VARIANCE * groups)
+            if message is not None:
+                return message
+        return None if self._noise_fits(calibration, query) else samplers.wide_noise_message("answers")
+
+    def _noise_fits(self, calibration: AnswersCalibration, query: Mapping[str, Any]) -> bool:
         """Return whether the noise of a sum, a mean (a sum and a count) or a spread fits 52 binary digits."""
-        if not isinstance(self._calibration, AnswersCalibration):
-            return True
         if "person_sum" in query:
             summed = self._attributes[query["person_sum"]]
             width = person_sensitivity(self._source, summed, query["bound"]) if isinstance(summed, Integers) else 1
-            return samplers.noise_fits(self._calibration, max(1, width), 1)
+            return samplers.noise_fits(calibration, max(1, width), 1)
         if (spread := next((form for form in SPREAD_FORMS if form in query), None)) is not None:
-            return self._noise_fits_spread(self._calibration, spread, query)
+            return self._noise_fits_spread(calibration, spread, query)
         form = next((form for form in _SUM_FORMS if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
         if form is None or not isinstance(domain, Integers | Decimals):
@@ -147,7 +158,7 @@ class StreamCheck:
             domain = restrict_domain(domain, query[form], self._parser.parse(where))
         numbers, center = (1, 0) if form == "sum" else (2, (domain.minimum + domain.maximum) // 2)
         width = numbers * max(1, total_sensitivity(self._source, domain, center))
-        return samplers.noise_fits(self._calibration, width, numbers)
+        return samplers.noise_fits(calibration, width, numbers)
 
     def _noise_fits_spread(self, calibration: AnswersCalibration, form: str, query: Mapping[str, Any]) -> bool:
         size = self._attributes[query[form]].size

@@ -32,7 +32,14 @@ from stream.privacy.accuracy.release_accuracy import (
 from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.composition.losses import promised_answers
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS, RankLaw, choose_code, rank_law
-from stream.privacy.noise.samplers import IntegerArray, LowWords, NoiseScaleError, Symmetric, Words
+from stream.privacy.noise.samplers import (
+    IntegerArray,
+    LowWords,
+    NoiseScaleError,
+    Symmetric,
+    Words,
+    unplanned_numbers_message,
+)
 from stream.privacy.planning.answer_plans import MOST_WEIGHTS, answer_law, quantile_noise, rank_alpha
 from stream.processing.dead_letters import malformed_rejection
 from stream.tables.sensitivity import groups_sensitivity
@@ -138,11 +145,8 @@ class LaplaceStatistics:
             return plan_quantiles(statistic, calibration, source)
         # A person's rows may be in several groups, each of which has its own numbers.
         touched = min(groups_sensitivity(source), statistic.groups)
-        if calibration.method == "gaussian" and calibration.moved < NUMBERS_PER_VARIANCE * touched:
-            raise malformed_rejection(
-                f"{statistic.form}: the Gaussian noise of this stream is planned for {calibration.moved} numbers in one answer, and a person "
-                f"changes more; open a stream with delta 0, or with dimensions {NUMBERS_PER_VARIANCE * touched}"
-            )
+        if (message := unplanned_numbers_message(calibration, NUMBERS_PER_VARIANCE * touched)) is not None:
+            raise malformed_rejection(f"{statistic.form}: {message}")
         # ε is divided among all numbers. One person changes each by at most its width, or twice if replaced.
         each = NUMBERS_PER_VARIANCE * source.contribution * (2 if source.neighbors == "replace" else 1)
         sums = tuple(

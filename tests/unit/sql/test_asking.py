@@ -697,6 +697,28 @@ def test_sum_that_no_noise_hides_is_refused_before_other_charges(delta: float, m
     assert made.sql("SELECT AVG(at) AS m FROM s").results[0].outcome == "answer"
 
 
+def test_spread_beyond_the_planned_numbers_is_refused_before_other_charges() -> None:
+    made = installation(
+        stream("s", "patients", "laplace", mechanism={"answers": 10}, epsilon=1, delta=1e-9),
+        sources=[
+            {
+                **SOURCE,
+                "epsilon": 9,
+                "delta": 2e-9,
+                "accountant": "zcdp",
+                "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 99}},
+            }
+        ],
+        rows={"patients": {"age": [40] * 100}},
+        key=OTHER_KEY,
+        partitions=4,
+    )
+    expected = r"column 'd': the Gaussian noise of this stream is planned for 2 numbers .* dimensions 3"
+    with pytest.raises(StatementError, match=expected):
+        made.sql("SELECT COUNT(*) AS n, STDDEV(age) AS d FROM s")
+    assert made.grant("patients", "s").spent.epsilon == 0
+
+
 @pytest.mark.parametrize("name", ["Patients", "PATIENTS", "patient", "FEW"])
 def test_unknown_name_after_from_is_refused_with_the_closest(name: str) -> None:
     """A name that differs from a source's or a stream's name in case or in a letter is refused with the right name."""
