@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 from sotto import Driver
 from stream.cli.app import app
 from stream.cli.manage import (
-    answer_commands,
     budget_commands,
     estimate_command,
     event_commands,
     ledger_commands,
     record_rows,
     stream_commands,
+    watch_warnings,
 )
 from stream.kafka.topic_creation import LiveTopicReport
 from stream.settings import Settings
@@ -79,7 +79,7 @@ def set_live_topic_report(monkeypatch: pytest.MonkeyPatch, report: LiveTopicRepo
     async def inspect(*_: object) -> LiveTopicReport:
         return report
 
-    for module in (answer_commands, budget_commands, event_commands, record_rows, stream_commands):
+    for module in (budget_commands, event_commands, record_rows, stream_commands, watch_warnings):
         monkeypatch.setattr(module, "inspect_live_topic", inspect)
 
 

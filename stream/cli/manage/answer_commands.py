@@ -6,49 +6,30 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
 from textwrap import wrap
 from typing import Annotated, Any, Final
 
 import typer
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from rich.cells import cell_len
 from rich.text import Text
 
-from schemas import EventsSource, GrantRecord, StreamSpec, registered_name
+from schemas import registered_name
 from stream.cli.manage.query_commands import answer_document, show_answer, warn_of_unknown_stream
+from stream.cli.manage.watch_warnings import follow_refusals, follow_topics, report_idle_patterns, watched_sources
 from stream.cli.output import CommandError, console, escape_text, print_warnings, say, say_progress, show_json
 from stream.client.async_client import AsyncClient
 from stream.client.kafka_connection import report_silence
-from stream.engine.restore import create_reader, require_visible, select_readable
-from stream.errors import SottoError, describe_end_remedy, describe_reason
-from stream.formatting import NOT_INFORMATIVE, did_you_mean
+from stream.errors import describe_end_remedy, describe_reason
+from stream.formatting import NOT_INFORMATIVE
 from stream.kafka.broker_addresses import local_settings
-from stream.kafka.topic_creation import inspect_live_topic
-from stream.processing.dead_letters import (
-    RefusedShare,
-    TopicRefusals,
-    describe_refused_share,
-    read_dead_letter,
-)
-from stream.processing.protocol import RecordLike
-from stream.processing.topic_names import Topics
-from stream.questions.alert_states import (
-    Notice,
-    estimate_text,
-    format_time,
-    group_text,
-    matches_patterns,
-    window_text,
-)
+from stream.processing.dead_letters import RefusedShare, describe_refused_share
+from stream.questions.alert_states import Notice, estimate_text, format_time, group_text, window_text
 from stream.questions.answer_warnings import describe_reasons
-from stream.questions.stream_watch import describe_overdue
 
 JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
@@ -159,7 +140,7 @@ async def _print_notices(
         beside = _run_beside(
             follow_refusals(client.topics, partial(find_sources, whole_topics=True), warn),
             follow_topics(client, find_sources, warn_of_topic, streams),
-            _report_idle_patterns(client, streams, source),
+            report_idle_patterns(client, streams, source, show_all=show_all),
             report_silence(local_settings(), say_progress),
         )
         notices = client.watch(*streams, source=source, quiet=show_all, from_beginning=from_beginning)
@@ -187,29 +168,6 @@ async def _run_beside(*calls: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(ended, Exception):
                 raise ended
-
-
-async def _report_idle_patterns(client: AsyncClient, patterns: tuple[str, ...], source: str | None) -> None:
-    """Print each pattern that no open stream matches; nothing if the ledger cannot be read."""
-    with suppress(SottoError, KafkaError, OSError):
-        for line in describe_idle_patterns(patterns, source, await client.list_streams(source, periods=True)):
-            say_progress(line)
-
-
-def describe_idle_patterns(
-    patterns: tuple[str, ...], source: str | None, grants: Iterable[GrantRecord]
-) -> Iterator[str]:
-    """Describe each pattern that no open stream matches, with the most similar name if there is one."""
-    names = {one.spec.stream for one in grants if one.state == "open" and one.ending is None}
-    of_source = f" of source {source}" if source else ""
-    if not names:
-        yield f"no stream{of_source} is open yet; waiting for one"
-        return
-    for pattern in patterns:
-        if any(matches_patterns(name, (pattern,)) for name in names) or not (set(pattern) & set("*?[")):
-            continue  # the client itself refuses an unknown name without wildcards
-        hint = did_you_mean(re.sub(r"[*?\[\]]", "", pattern), {registered_name(name) for name in names})
-        yield f"no open stream{of_source} matches '{pattern}' yet; waiting for one{hint}"
 
 
 def _print_lines(lines: Iterable[Text]) -> None:
@@ -268,142 +226,3 @@ def _format_line(moment: float, sign: str, style: str, parts: Iterable[str], wid
             found.append(Text(" " * (_INDENT - 2)))
         found[-1].append(f"  {piece}")
     return found
-
-
-WARNING_SECONDS: Final = 60.0
-"""Seconds between two warnings about one source."""
-RETRY_SECONDS: Final = 5.0
-LOOKUP_SECONDS: Final = 30.0
-"""Seconds between two reads of the ledger for the sources of unknown topics."""
-
-RECENT_SECONDS: Final = 600.0
-"""``watch`` reads refused events from this many seconds before its start."""
-
-FindSources = Callable[[], Awaitable[list[EventsSource]]]
-ShowRefusal = Callable[[list[str], RefusedShare], None]
-
-
-class RefusalWarnings:
-    """Collects dead letters of live topics, and selects the warnings that are due."""
-
-    def __init__(self) -> None:
-        self._topics: dict[str, TopicRefusals] = {}
-        self._warned: dict[str, float] = {}
-        self._unreported: set[str] = set()
-
-    def add(self, records: Iterable[RecordLike]) -> None:
-        """Add records of the topic ``rejected``; records of other programs are skipped."""
-        for record in records:
-            try:
-                letter = read_dead_letter(record)
-            except SottoError:
-                continue
-            topic = self._topics.setdefault(letter.topic, TopicRefusals())
-            if topic.add(letter.partition, letter.offset, letter.reason, letter.time):
-                self._unreported.add(letter.topic)
-
-    def is_due(self, now: float) -> bool:
-        """Return True if a topic has dead letters that no recent warning reported."""
-        return bool(self._due_topics(now))
-
-    def _due_topics(self, now: float) -> list[str]:
-        return sorted(one for one in self._unreported if now - self._warned.get(one, 0.0) >= WARNING_SECONDS)
-
-    def take_due(self, sources: Iterable[EventsSource], now: float) -> list[tuple[list[str], RefusedShare]]:
-        """Return the due warnings: sources and refused share of each topic; topics of no source are left out."""
-        found: list[tuple[list[str], RefusedShare]] = []
-        for topic in self._due_topics(now):
-            self._unreported.discard(topic)
-            names, share = [one.source for one in sources if one.topic == topic], self._topics[topic].share(now)
-            if names and share is not None:
-                self._warned[topic] = now
-                found.append((names, share))
-        return found
-
-
-async def watched_sources(
-    client: AsyncClient, patterns: tuple[str, ...], source: str | None, *, whole_topics: bool = False
-) -> list[EventsSource]:
-    """Return the live sources whose streams are watched, or all sources of their topics."""
-    names: set[str] | None = None
-    if patterns:
-        streams = [one.spec for one in await client.list_streams(source)]
-        watched = [one for one in streams if matches_patterns(registered_name(one.stream), patterns)]
-        names = {registered_name(one.source) for one in watched}
-    elif source is not None:
-        names = {source}
-    declared = [one.source for one in await client.list_sources()]
-    live = [one for one in declared if isinstance(one, EventsSource) and one.period_of is None]
-    found = [one for one in live if names is None or one.source in names]
-    topics = {one.topic for one in found}
-    return [one for one in live if one.topic in topics] if whole_topics else found
-
-
-async def follow_topics(
-    client: AsyncClient,
-    find_sources: FindSources,
-    show: Callable[[str, str], None],
-    patterns: tuple[str, ...] = (),
-) -> None:
-    """Call ``show`` with a source and the reason if feeds refuse its topic, or a watched stream lacks answers."""
-    shown, seen = dict[str, str | None](), dict[str, dict[str, float]]()
-    while True:
-        with suppress(SottoError, KafkaError, OSError):
-            for one in await find_sources():
-                grants = await client.list_streams(one.source, periods=True)
-                asked = [grant.spec for grant in grants if grant.state == "open"]
-                problem = (await inspect_live_topic(local_settings(), one)).problem if asked else None
-                watched = [spec for spec in asked if not patterns or matches_patterns(spec.stream, patterns)]
-                seen[one.source] = {
-                    spec.stream: seen.get(one.source, {}).get(spec.stream, time.time()) for spec in watched
-                }
-                problem = problem or await _find_stuck(client, one, watched, seen[one.source])
-                if problem is not None and problem != shown.get(one.source):
-                    show(one.source, problem)
-                shown[one.source] = problem
-        await asyncio.sleep(WARNING_SECONDS)
-
-
-async def _find_stuck(
-    client: AsyncClient, one: EventsSource, asked: list[StreamSpec], seen: dict[str, float]
-) -> str | None:
-    if asked and one.clock != "marks" and not one.has_periods:  # else others decide when answers are due
-        with suppress(SottoError, KafkaError, OSError):  # analysts may not read statuses
-            statuses = await asyncio.wait_for(client.statuses([spec.stream for spec in asked]), LOOKUP_SECONDS)
-            return describe_overdue(asked, one, statuses, time.time(), seen)
-    return None
-
-
-async def follow_refusals(topics: Topics, find_sources: FindSources, show: ShowRefusal) -> None:
-    """Call ``show`` with the sources and share of refused events; return if dead letters may not be read."""
-    while True:
-        try:
-            await _read_refusals(topics, find_sources, show)
-        except TopicAuthorizationFailedError:
-            return
-        except (KafkaError, SottoError, OSError):
-            await asyncio.sleep(RETRY_SECONDS)
-
-
-async def _read_refusals(topics: Topics, find_sources: FindSources, show: ShowRefusal) -> None:
-    warnings, sources, looked_up = RefusalWarnings(), list[EventsSource](), -LOOKUP_SECONDS
-    async with create_reader(local_settings()) as consumer:
-        await require_visible(consumer, topics.rejected)
-        places = [TopicPartition(topics.rejected, one) for one in range(topics.partitions)]
-        consumer.assign(places)
-        since = int((time.time() - RECENT_SECONDS) * 1000)
-        begins = await consumer.offsets_for_times(dict.fromkeys(places, since))
-        for place, begin in begins.items():
-            if begin is None:
-                await consumer.seek_to_end(place)
-            else:
-                consumer.seek(place, begin.offset)
-        while True:
-            for records in (await consumer.getmany(timeout_ms=1000)).values():
-                warnings.add(select_readable(records))
-            if not warnings.is_due(time.time()):
-                continue
-            if time.monotonic() - looked_up >= LOOKUP_SECONDS:
-                sources, looked_up = await find_sources(), time.monotonic()
-            for due in warnings.take_due(sources, time.time()):
-                show(*due)

@@ -19,15 +19,9 @@ from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
 
 from schemas import EventsSource
 from sotto import Driver, Notice, Result, Unknown
-from stream.cli.manage import answer_commands
-from stream.cli.manage.answer_commands import (
-    RefusalWarnings,
-    describe_idle_patterns,
-    format_notice,
-    format_refusal,
-    notice_document,
-    watched_sources,
-)
+from stream.cli.manage import answer_commands, watch_warnings
+from stream.cli.manage.answer_commands import format_notice, format_refusal, notice_document
+from stream.cli.manage.watch_warnings import RefusalWarnings, describe_idle_patterns, watched_sources
 from stream.client import answer_history, kafka_connection
 from stream.client.ledger_reader import FollowedLedger
 from stream.client.ledger_view import LedgerView
@@ -115,6 +109,21 @@ def test_watch_names_patterns_that_no_open_stream_matches() -> None:
         client.close("other", "else")
         [closed] = describe_idle_patterns(("els*",), "other", client.list_streams("other"))
         assert closed == "no stream of source other is open yet; waiting for one"
+
+
+def test_watch_names_patterns_whose_streams_raise_no_alerts() -> None:
+    placed = installation(
+        stream("sums", "feed", "laplace", mechanism={"answers": 2}), stream("late", "feed"), partitions=4
+    )
+    with placed as client:
+        grants = client.list_streams()
+        assert list(describe_idle_patterns(("*", "late"), None, grants)) == []
+        assert list(describe_idle_patterns((), None, grants)) == []
+        [quiet] = describe_idle_patterns(("sums",), None, grants)
+        assert (
+            quiet == "no open stream that matches 'sums' raises alerts (laplace); give --all to see every answer"
+        )
+        assert list(describe_idle_patterns(("sums",), None, grants, show_all=True)) == []
 
 
 def test_watch_reports_end_of_stream_once() -> None:
@@ -548,11 +557,11 @@ def test_watch_prints_the_warnings_of_a_stream_once(
                 for notice in driver.watch(*streams, **fields):
                     yield notice
 
-        async def nothing(*_: object) -> None:
+        async def nothing(*_: object, **__: object) -> None:
             return
 
         monkeypatch.setattr(answer_commands, "AsyncClient", lambda: Client(driver))
-        for name in ("follow_refusals", "follow_topics", "_report_idle_patterns", "report_silence"):
+        for name in ("follow_refusals", "follow_topics", "report_idle_patterns", "report_silence"):
             monkeypatch.setattr(answer_commands, name, nothing)
         answer_commands.watch(show_all=True, from_beginning=True, limit=2)
     shown = capsys.readouterr().out
@@ -573,10 +582,10 @@ async def test_watch_names_a_topic_that_feeds_refuse_once(monkeypatch: pytest.Mo
             raise asyncio.CancelledError
         return [one.source for one in driver.list_sources() if isinstance(one.source, EventsSource)]
 
-    monkeypatch.setattr(answer_commands, "WARNING_SECONDS", 0.0)
+    monkeypatch.setattr(watch_warnings, "WARNING_SECONDS", 0.0)
     client: Any = Connected(driver)
     with pytest.raises(asyncio.CancelledError):
-        await answer_commands.follow_topics(client, find_sources, lambda *one: shown.append((one[0], one[1])))
+        await watch_warnings.follow_topics(client, find_sources, lambda *one: shown.append((one[0], one[1])))
     assert shown == [("flights", "topic t was created again")]
 
 
@@ -620,9 +629,9 @@ async def test_watch_says_that_answers_are_overdue(
                 raise asyncio.CancelledError
             return [one.source for one in driver.list_sources()]
 
-        monkeypatch.setattr(answer_commands, "WARNING_SECONDS", 0.0)
+        monkeypatch.setattr(watch_warnings, "WARNING_SECONDS", 0.0)
         with pytest.raises(asyncio.CancelledError):
-            await answer_commands.follow_topics(client, find_sources, lambda *one: shown.append(one[1]), patterns)
+            await watch_warnings.follow_topics(client, find_sources, lambda *one: shown.append(one[1]), patterns)
     assert len(shown) == (0 if told is None else 2)
     assert all(one.startswith(told or "") for one in shown)
 
@@ -656,10 +665,10 @@ async def test_stream_opened_during_a_watch_is_overdue_only_later(monkeypatch: p
         return [one.source for one in driver.list_sources()]
 
     client: Any = Client(driver)
-    monkeypatch.setattr(answer_commands, "WARNING_SECONDS", 0.0)
-    monkeypatch.setattr(answer_commands, "time", SimpleNamespace(time=lambda: began + 3600 * hours))
+    monkeypatch.setattr(watch_warnings, "WARNING_SECONDS", 0.0)
+    monkeypatch.setattr(watch_warnings, "time", SimpleNamespace(time=lambda: began + 3600 * hours))
     with pytest.raises(asyncio.CancelledError):
-        await answer_commands.follow_topics(client, find_sources, lambda *one: shown.append((hours, one[1])))
+        await watch_warnings.follow_topics(client, find_sources, lambda *one: shown.append((hours, one[1])))
     ((when, said),) = shown
     assert when == 6
     assert said.startswith("stream late has no answer since 20")
