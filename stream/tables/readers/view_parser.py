@@ -153,11 +153,12 @@ class _ViewParser:
             if use.table.person is None or not is_person:
                 self._refuse_join(node, use, join)
         elif term.kind != use.table.columns.get(column, term.kind):
-            self._text.refuse(
-                node,
-                f"the key {quote_name(column)} is {use.table.columns[column]}, and the other side {term.kind}",
-                "declare both as one kind, or cast the other side",
-            )
+            key = f"the key {quote_name(column)} is {use.table.columns[column]}"
+            if term.kind == "raw":
+                remedy = "check its name, or declare its kind"
+                self._text.refuse(node, f"{key}, and the other side is not declared", remedy)
+            remedy = "declare both as one kind, or cast the other side"
+            self._text.refuse(node, f"{key}, and the other side {term.kind}", remedy)
         return column, term.value
 
     def _refuse_join(self, node: exp.Expr, use: TableUse, join: exp.Expr) -> NoReturn:

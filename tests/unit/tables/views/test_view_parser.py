@@ -83,6 +83,7 @@ def test_views_of_single_rows_and_two_kinds_of_joins_are_accepted(select: str) -
         ("SELECT f.tail FROM flights f JOIN airports a ON a.code = f.origin OR a.code = 'x'", "line 1, column 49: the lookup table 'airports' is not"),
         ("SELECT f.tail FROM flights f JOIN weather w ON w.code = f.origin", "line 1, column 48: the lookup table 'weather' is not joined on its key; compare each of 'code', 'day'"),
         ("SELECT f.tail FROM flights f JOIN airports a ON a.code = f.delay", "line 1, column 49: the key 'code' is text, and the other side number; declare both as one kind"),
+        ("SELECT f.tail FROM flights f JOIN airports a ON a.code = f.orign", "line 1, column 49: the key 'code' is text, and the other side is not declared; check its name"),
         ("SELECT f.tail FROM flights f JOIN flights g ON g.origin = f.origin", "line 1, column 48: the table 'flights' of people is not joined on the person"),
         ("SELECT f.tail FROM flights f JOIN planes p ON p.tail = f.origin", "line 1, column 47: the table 'planes' of people is not joined"),
         ("SELECT f.tail FROM flights f JOIN planes p ON p.tail = LOWER(f.tail)", "line 1, column 47: the table 'planes' of people is not"),
