@@ -183,7 +183,7 @@ async def test_allotment_beyond_its_source_shows_what_can_be_spent(open_page: Op
     scene.flow()
     async with scene.served() as address:
         page = await open_page(address, "people")
-        await expect(row_of(page, "Allotments", "ana")).to_contain_text("ε 8 (89%): source vitals has no more")
+        await expect(row_of(page, "Allotments", "ana")).to_contain_text("ε 8 (89%), limited by source vitals (ε)")
         keep_screenshot("allotments.png", await page.screenshot(full_page=True))
 
 

@@ -246,7 +246,9 @@ class AllotmentRow(ApiModel):
     left_share: float
     limited_by: Annotated[
         list[str],
-        Field(description="The budgets that have less left than the allotment itself, as 'population patients'."),
+        Field(
+            description="The budgets that have less left than the allotment itself, and of what, as 'population patients (ε, δ)'."
+        ),
     ]
     streams: int
     period: PeriodView | None

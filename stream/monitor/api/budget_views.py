@@ -162,16 +162,24 @@ def _allotment_row(tables: MonitorTables, record: AllotmentRecord) -> AllotmentR
         total=total,
         left=left,
         left_share=left_share(left, total),
-        limited_by=[budget.owner for budget in budgets if _is_limit(budget.left, left, own)],
+        limited_by=[
+            f"{budget.owner} ({', '.join(symbols)})"
+            for budget in budgets
+            if (symbols := _limited_symbols(budget.left, left, own))
+        ],
         period=period_view(record.period),
         meaning=describe_guarantee(record.period),
     )
 
 
-def _is_limit(budget: Amount, least: Amount, own: Amount) -> bool:
-    """Return whether an allotment has less left than its ``own`` rest because of this budget."""
-    parts = ("epsilon", "delta", "rho")
-    return any(getattr(budget, part) == getattr(least, part) != getattr(own, part) for part in parts)
+def _limited_symbols(budget: Amount, least: Amount, own: Amount) -> list[str]:
+    """Return the symbols of the parts of which an allotment has less left than its ``own`` rest because of this budget."""
+    symbols = {"epsilon": "ε", "delta": "δ", "rho": "ρ"}
+    return [
+        symbol
+        for part, symbol in symbols.items()
+        if getattr(budget, part) == getattr(least, part) != getattr(own, part)
+    ]
 
 
 class _LimitingBudget(NamedTuple):

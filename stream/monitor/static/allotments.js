@@ -25,7 +25,7 @@ function allotmentRow() {
       setText(figures[0], amount(row.total));
       setText(figures[1], amount(row.granted));
       setText(figures[2], amount(row.refunded));
-      setText(figures[3], `${amount(row.left, true)} (${percent(row.left_share)})${row.limited_by.length ? `: ${row.limited_by.join(" and ")} ${row.limited_by.length > 1 ? "have" : "has"} no more` : ""}`);
+      setText(figures[3], `${amount(row.left, true)} (${percent(row.left_share)})${row.limited_by.length ? `, limited by ${row.limited_by.join(" and ")}` : ""}`);
       figures[3].toggleAttribute("data-low", row.left_share < 0.1);
       setText(streams, count(row.streams));
       setText(meaning, capital(row.meaning));

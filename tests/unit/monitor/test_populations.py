@@ -72,7 +72,7 @@ async def test_allotment_has_no_more_left_than_its_budget() -> None:
         installation.flow()
         async with installation.web() as client:
             (row,) = (await get(client, "/api/allotments", analyst="ana"))["items"]
-        limit = "source feed" if budget is None else "population patients"
+        limit = "source feed (ε)" if budget is None else "population patients (ε)"
         assert (row["left"]["epsilon"], row["left_share"]) == (left, pytest.approx(left / 3))
         assert row["limited_by"] == [limit]
 
