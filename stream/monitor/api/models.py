@@ -172,7 +172,7 @@ class Overview(ApiModel):
         list[str], Field(description="Processes whose /readyz is 503; 'workers' has the reasons.")
     ] = []
     lag: int | None
-    """Number of unanswered questions; null while unknown."""
+    """Number of unprocessed offsets: questions, and the ends of feeds' transactions between them; null while unknown."""
     hidden_lag: HiddenLag = 0
     stalled: list[StalledSource] = []
     """Live topics whose next window should have been answered by now."""

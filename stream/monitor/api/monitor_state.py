@@ -354,7 +354,12 @@ class _MetricsCollector(Collector):
         workers, roles = self._monitor.workers, get_args(ServiceName)
         rows = {role: [row for row in workers.partitions if row.role == role] for role in roles}
         lag = {role: sum(row.lag for row in found) for role, found in rows.items() if found}
-        yield _gauges("lag_events", "Unprocessed events, by service.", "role", lag)
+        yield _gauges(
+            "lag_events",
+            "Unprocessed offsets, by service; the end of each transaction of a feed is one.",
+            "role",
+            lag,
+        )
         unassigned = {role: sum(row.member is None for row in found) for role, found in rows.items() if found}
         yield _gauges("unassigned_partitions", "Partitions without a process.", "role", unassigned)
         members = {role: sum(member.role == role for member in workers.members) for role in roles}

@@ -29,7 +29,9 @@ class PartitionRow(ApiModel):
     member: Annotated[str | None, Field(description="The process that has the partition; null without one.")]
     position: Annotated[int | None, Field(description="The next offset to process, as committed.")]
     end: int
-    lag: int
+    lag: Annotated[
+        int, Field(description="Number of unprocessed offsets: events, and the ends of transactions between them.")
+    ]
     hidden_lag: HiddenLag = 0
     events_per_second: Annotated[float, Field(description="Over the last minute.")]
     restore: Restore | None

@@ -11,10 +11,10 @@ import { streamTable } from "./stream_table.js";
 
 const LISTED = 6;
 
-function tile(title, address) {
+function tile(title, address, hint) {
   const figure = make("span", { class: "tile-figure" });
   const note = make("span", { class: "tile-note" });
-  const element = make("a", { class: "tile", href: address }, make("span", { class: "tile-title" }, title), figure, note);
+  const element = make("a", { class: "tile", href: address, title: hint }, make("span", { class: "tile-title" }, title), figure, note);
   return {
     element,
     update(text, detail, warning = false) {
@@ -36,7 +36,7 @@ export function overviewView() {
     dry: tile("Nearly dry", route("streams", [], { state: "open", sort: "tops_left" })),
     above: tile("Charged per second", route("streams", [], { sort: "above_rate", descending: true })),
     below: tile("Other answers per second", route("streams", [], { sort: "below_rate", descending: true })),
-    lag: tile("Waiting queries", route("workers")),
+    lag: tile("Waiting queries", route("workers"), "Counted in offsets: the end of each transaction of a feed counts as well"),
     rejected: tile("Rejected questions", route("rejected")),
     stalled: tile("Live topics not asked", route("alerts")),
   };

@@ -110,7 +110,7 @@ export function workersView() {
   const partitionList = new KeyedList(partitions, partitionRow);
   const none = emptyState("No service is running", "Without services, no query is answered and no budget is granted. Start them:", SERVE);
   none.hidden = true;
-  const feeds = make("p", { class: "quiet" }, "A feed's lag and events are those of the topic of partial counts. How many events a live topic has is private.");
+  const feeds = make("p", { class: "quiet" }, "A feed's lag and events are those of the topic of partial counts. How many events a live topic has is private. Lag is counted in offsets, so the end of each transaction of a feed counts as well.");
   const processes = card("Processes", table(MEMBERS, members, "Processes"), feeds, none);
   const inputs = card("Input partitions", table(PARTITIONS, partitions, "Input partitions"));
   return {
