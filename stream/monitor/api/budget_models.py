@@ -107,7 +107,7 @@ class StreamSpending(ApiModel):
 
 
 class Spending(ApiModel):
-    """Spending by analyst, and the most expensive streams."""
+    """Spending by analyst, and the streams with the largest grants after refunds."""
 
     source: str | None
     streams: int

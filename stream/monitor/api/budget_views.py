@@ -46,7 +46,7 @@ from stream.monitor.api.views import left_share, source_row, source_row_with_per
 from stream.monitor.budget_history import HeldEntry, PeriodEnd, TrailState, add_histories
 from stream.monitor.entries import SourceEntry, describe_guarantee, total_amount
 from stream.monitor.monitor_tables import MonitorTables
-from stream.monitor.record_shapes import TrailShape, decode_record, to_amount
+from stream.monitor.record_shapes import SharedGrant, TrailShape, decode_record, to_amount
 from stream.questions.result_text import quote_formula
 
 
@@ -231,9 +231,7 @@ def build_spending_view(tables: MonitorTables, query: SpendingQuery) -> Spending
         for analyst, by_source in by_analyst.items()
     ]
     analysts.sort(key=lambda one: (-one.streams, one.analyst or ""))
-    costliest = heapq.nlargest(
-        query.limit, found, key=lambda one: (one[1].cost.rho or one[1].cost.epsilon, one[0].name)
-    )
+    costliest = heapq.nlargest(query.limit, found, key=lambda one: (_kept_cost(one[1]), one[0].name))
     return Spending(
         source=query.source,
         streams=len(found),
@@ -249,6 +247,12 @@ def build_spending_view(tables: MonitorTables, query: SpendingQuery) -> Spending
             for entry, grant, _ in costliest
         ],
     )
+
+
+def _kept_cost(grant: SharedGrant) -> float:
+    """Return the part of a grant that was not refunded, in ρ under zCDP, otherwise in ε."""
+    granted, refunded = grant.cost, grant.refunded
+    return granted.epsilon - refunded.epsilon if granted.rho is None else granted.rho - (refunded.rho or 0.0)
 
 
 def _sum_shares(shares: Sequence[Share]) -> Share:

@@ -128,7 +128,7 @@ export function spendingCard() {
       const rows = data.analysts.flatMap((one) => one.sources.map((part) => ({ ...part, analyst: one.analyst })));
       peopleList.show(rows, (row) => `${row.analyst ?? ""} ${row.source}`);
       streamList.show(data.costliest, (row) => row.stream);
-      setText(note, `The ${plural(data.costliest.length, "stream")} that cost most, of ${count(data.streams)}:`);
+      setText(note, `The ${plural(data.costliest.length, "stream")} that cost most after refunds, of ${count(data.streams)}:`);
     },
   };
 }

@@ -263,6 +263,16 @@ async def test_spending_by_analyst_adds_up_to_source() -> None:
     assert [one["stream"] for one in answer["costliest"]] == ["ward-3", "ward-2"]
 
 
+async def test_spending_lists_costliest_streams_by_what_refunds_left() -> None:
+    installation = installation_with_history()
+    installation.driver.close("feed", "ward-3")
+    installation.flow()
+    assert installation.driver.grant("feed", "ward-3").refunded.epsilon > 0
+    async with installation.web() as client:
+        answer = await get(client, "/api/spending", source="feed", limit="4")
+    assert [one["stream"] for one in answer["costliest"]] == ["ward-2", "ward-0", "ward-3", "ward-1"]
+
+
 async def test_trail_and_spending_need_token_and_name_wrong_parameter() -> None:
     async with installation_with_history().web() as client:
         for path in ("/api/trail?limit=0", "/api/trail?since=soon", "/api/spending?limit=501"):
