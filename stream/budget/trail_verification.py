@@ -52,7 +52,8 @@ class TrailCheck:
         """Check the next entry's bytes; BrokenTrailError if it does not follow."""
         self.head, entry = check_next_entry(self.head, value)
         if self._noted_digests.get(self.head.entries, self.head.digest) != self.head.digest:
-            self._findings.append(f"entry {entry.number}: its digest differs from the noted head")
+            noted = f"the noted head of {self.head.entries} entries"
+            self._findings.append(f"entry {entry.number}: its digest differs from {noted}")
         match entry:
             case schemas.TrailRequest():
                 self._add_request(entry)
