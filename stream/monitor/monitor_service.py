@@ -289,10 +289,11 @@ class GroupWatch:
         return rows
 
     def _restore_of(self, role: ServiceName, partition: int, owner: str | None) -> Restore | None:
-        """Return the last restore of a partition; None if it was before its present owner began."""
-        restore, heartbeat = self._tables.restores.get((role, partition)), self._tables.members.get(owner or "")
-        is_old = restore is not None and heartbeat is not None and restore.updated < heartbeat.record.started
-        return None if is_old else restore
+        """Return the last restore of a partition; None without an owner, or if it was before the owner began."""
+        if owner is None or (restore := self._tables.restores.get((role, partition))) is None:
+            return None
+        heartbeat = self._tables.members.get(owner)
+        return None if heartbeat is not None and restore.updated < heartbeat.record.started else restore
 
     def _split_lag(self, topic_partition: TopicPartition, position: int, offsets: int) -> tuple[int, int]:
         """Return the lag without transaction markers at the end of a partition, and how many of these may be questions.

@@ -337,3 +337,4 @@ def test_restore_of_the_process_before_is_not_shown() -> None:
         found.tables.members["worker-1"] = MemberEntry(record, started)
         assert groups._restore_of("worker", 0, "worker-1") is shown
     assert groups._restore_of("worker", 0, "worker-2") is restore
+    assert groups._restore_of("worker", 0, None) is None
