@@ -20,13 +20,12 @@ from schemas import (
     Pmw,
     TableSource,
 )
-from schemas.queries import STATISTICS
-from stream.privacy.accuracy.rate_intervals import NUMBERS_PER_VARIANCE, row_sensitivities
+from schemas.queries import STATISTICS, Query
 from stream.privacy.noise import samplers
+from stream.processing.dead_letters import Rejection
 from stream.questions.results import Group, groups_of
 from stream.sql.aggregates import (
     GROUPED_FORMS,
-    SPREAD_FORMS,
     AnswerColumn,
     StatementError,
     cell_predicates,
@@ -37,12 +36,10 @@ from stream.sql.aggregates import (
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement, no_aggregates_error
 from stream.sql.statement_clauses import compared_columns
 from stream.sql.statement_text import DeclaredNames, require_declared, require_person
-from stream.tables.expressions import attributes_of
+from stream.tables.expressions import TRUE, attributes_of
 from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import (
-    codes_within,
     excluded_groups,
-    groups_sensitivity,
     ordered_values,
     person_sensitivity,
     restrict_domain,
@@ -103,8 +100,8 @@ class StreamCheck:
             except PredicateError as error:
                 message = f"column '{to_one_line(column)}', where {to_one_line(where)}: {error}"
                 raise StatementError(self._condition_error() or message) from None
-        if (noise_error := self._noise_error(query)) is not None:
-            raise StatementError(f"column '{to_one_line(column)}': {noise_error}")
+        if isinstance(self._calibration, AnswersCalibration) and not self._noise_fits(self._calibration, query):
+            raise StatementError(f"column '{to_one_line(column)}': {samplers.wide_noise_message('answers')}")
         if self._lacks_counts and column:
             raise StatementError(
                 f"column '{column}': stream '{self._stream}' names texts and releases no counts; leave the column out, or name a stream "
@@ -114,6 +111,8 @@ class StreamCheck:
         if ranked and self._cell_count([*query.get("group_by", ()), *ranked]) > MAX_UNIVERSE:
             many = f"the groups have more than {MAX_UNIVERSE:,} values of '{ranked[0]}' together"
             raise StatementError(f"column '{column}': {many}; group by fewer or smaller attributes")
+        if ranked and isinstance(self._calibration, AnswersCalibration):
+            self._check_statistic(column, query, self._calibration)
         if self._pmw is not None:
             self._check_pmw(column, query, named, self._pmw)
         if self._histogram is not None:
@@ -129,26 +128,12 @@ class StreamCheck:
                 return f"where {to_one_line(written)}: {error}"
         return None
 
-    def _noise_error(self, query: Mapping[str, Any]) -> str | None:
-        """Return the error of a question whose noise would be too wide, or is not planned for its numbers."""
-        calibration = self._calibration
-        if not isinstance(calibration, AnswersCalibration):
-            return None
-        if any(form in query for form in SPREAD_FORMS):
-            groups = min(groups_sensitivity(self._source), self._cell_count(query.get("group_by", ())))
-            message = samplers.unplanned_numbers_message(calibration, NUMBERS_PER_VARIANCE * groups)
-            if message is not None:
-                return message
-        return None if self._noise_fits(calibration, query) else samplers.wide_noise_message("answers")
-
     def _noise_fits(self, calibration: AnswersCalibration, query: Mapping[str, Any]) -> bool:
-        """Return whether the noise of a sum, a mean (a sum and a count) or a spread fits 52 binary digits."""
+        """Return whether the noise of a sum, or a mean (a sum and a count), fits 52 binary digits."""
         if "person_sum" in query:
             summed = self._attributes[query["person_sum"]]
             width = person_sensitivity(self._source, summed, query["bound"]) if isinstance(summed, Integers) else 1
             return samplers.noise_fits(calibration, max(1, width), 1)
-        if (spread := next((form for form in SPREAD_FORMS if form in query), None)) is not None:
-            return self._noise_fits_spread(calibration, spread, query)
         form = next((form for form in _SUM_FORMS if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
         if form is None or not isinstance(domain, Integers | Decimals):
@@ -160,16 +145,24 @@ class StreamCheck:
         width = numbers * max(1, total_sensitivity(self._source, domain, center))
         return samplers.noise_fits(calibration, width, numbers)
 
-    def _noise_fits_spread(self, calibration: AnswersCalibration, form: str, query: Mapping[str, Any]) -> bool:
-        size = self._attributes[query[form]].size
-        if (where := query.get("where")) is not None:
-            first, end = codes_within(size, query[form], self._parser.parse(where))
-            size = end - first
-        each = NUMBERS_PER_VARIANCE * self._source.contribution * (2 if self._source.neighbors == "replace" else 1)
-        return all(
-            samplers.noise_fits(calibration, each * width, NUMBERS_PER_VARIANCE)
-            for width in row_sensitivities(size)
-        )
+    def _check_statistic(self, column: str, query: Mapping[str, Any], calibration: AnswersCalibration) -> None:
+        """Refuse a statistic that a worker would refuse."""
+        # The worker's module loads numpy, which no other statement needs.
+        from stream.worker.families.laplace_statistics import plan_statistic  # noqa: PLC0415
+        from stream.worker.families.statistics import build_statistic, statistic_form  # noqa: PLC0415
+
+        asked = Query(id="planned", stream=self._stream, **query)
+        form = statistic_form(asked)
+        values = None if form is None else ordered_values(self._attributes[query[form]])
+        if form is None or values is None:
+            raise TypeError("the question is not about a statistic of an ordered attribute")
+        predicate = TRUE if asked.where is None else self._parser.parse(asked.where)
+        try:
+            plan_statistic(
+                build_statistic(self._source, asked, form, values, predicate), calibration, self._source
+            )
+        except Rejection as error:
+            raise StatementError(f"column '{to_one_line(column)}': {error.message}") from None
 
     def _check_pmw(self, column: str, query: Mapping[str, Any], named: set[str], mechanism: Pmw) -> None:
         if "people" in query or "person_sum" in query:

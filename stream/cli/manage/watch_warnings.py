@@ -1,4 +1,4 @@
-"""Warnings of ``sotto watch`` beside the alerts: unmatched names, overdue answers and refused events."""
+"""Warnings of ``sotto watch`` beside the alerts: names without open streams or alerts, overdue answers, and refused events."""
 
 from __future__ import annotations
 
@@ -107,9 +107,11 @@ def describe_idle_patterns(
                 hint = did_you_mean(re.sub(r"[*?\[\]]", "", pattern), names)
                 yield f"no open stream{of_source} matches '{pattern}' yet; waiting for one{hint}"
         elif not show_all and not any(isinstance(one.calibration, SparseVectorCalibration) for one in matching):
-            kinds = ", ".join(sorted({one.spec.mechanism.kind for one in matching}))
-            matches = f" that matches '{pattern}'" if patterns else ""
-            yield f"no open stream{of_source}{matches} raises alerts ({kinds}); give --all to see every answer"
+            kinds = " or ".join(sorted({one.spec.mechanism.kind for one in matching}))
+            matches = f" that match '{pattern}'" if patterns else ""
+            yield (
+                f"the open streams{of_source}{matches} raise no alerts, because their mechanism is {kinds}; give --all to see every answer"
+            )
 
 
 async def watched_sources(

@@ -157,6 +157,8 @@ def _allotment_row(tables: MonitorTables, record: AllotmentRecord) -> AllotmentR
     ):  # no grant has a δ, so its share of the allotment says nothing
         total, own = (one.model_copy(update={"delta": 0.0}) for one in (total, own))
     left = reduce(Amount.minimum_with, (budget.left for budget in budgets), own)
+    # Under zCDP, a grant needs enough of ε or of ρ, so less of one may limit nothing.
+    is_limited = own.rho is None or left_share(left, total) < left_share(own, total)
     return AllotmentRow.from_record(
         record,
         total=total,
@@ -165,7 +167,7 @@ def _allotment_row(tables: MonitorTables, record: AllotmentRecord) -> AllotmentR
         limited_by=[
             f"{budget.owner} ({', '.join(symbols)})"
             for budget in budgets
-            if (symbols := _limited_symbols(budget.left, left, own))
+            if is_limited and (symbols := _limited_symbols(budget.left, left, own))
         ],
         period=period_view(record.period),
         meaning=describe_guarantee(record.period),
@@ -173,12 +175,17 @@ def _allotment_row(tables: MonitorTables, record: AllotmentRecord) -> AllotmentR
 
 
 def _limited_symbols(budget: Amount, least: Amount, own: Amount) -> list[str]:
-    """Return the symbols of the parts of which an allotment has less left than its ``own`` rest because of this budget."""
-    symbols = {"epsilon": "ε", "delta": "δ", "rho": "ρ"}
+    """Return the symbols of the amounts of which an allotment has less left than its ``own`` rest because of a budget.
+
+    Under zCDP, ε is a sum only without Gaussian noise, which gives an amount a δ.
+    """
+    parts = {"epsilon": "ε", "delta": "δ"} if own.rho is None else {"epsilon": "ε", "rho": "ρ"}
+    if own.rho is not None and (budget.delta or own.delta):
+        del parts["epsilon"]
     return [
         symbol
-        for part, symbol in symbols.items()
-        if getattr(budget, part) == getattr(least, part) != getattr(own, part)
+        for part, symbol in parts.items()
+        if getattr(budget, part) == getattr(least, part) < getattr(own, part)
     ]
 
 

@@ -356,7 +356,7 @@ class _MetricsCollector(Collector):
         lag = {role: sum(row.lag for row in found) for role, found in rows.items() if found}
         yield _gauges(
             "lag_events",
-            "Unprocessed offsets, by service; the end of each transaction of a feed is one.",
+            "Unprocessed offsets, by service: events, and the ends of transactions between them.",
             "role",
             lag,
         )

@@ -302,13 +302,3 @@ def wide_noise_message(charged: str) -> str:
         f"its noise would not fit {MAX_DIGITS} binary digits; ask of an attribute with a smaller range, nearer to 0, or open a "
         f"stream with a larger epsilon or fewer {charged}"
     )
-
-
-def unplanned_numbers_message(calibration: AnswersCalibration, changed: int) -> str | None:
-    """Return the error text if a person changes more numbers of an answer than its Gaussian noise is planned for."""
-    if calibration.method != "gaussian" or changed <= calibration.moved:
-        return None
-    return (
-        f"the Gaussian noise of this stream is planned for {calibration.moved} numbers in one answer, and a person changes more; open a "
-        f"stream with delta 0, or with dimensions {changed}"
-    )

@@ -32,14 +32,7 @@ from stream.privacy.accuracy.release_accuracy import (
 from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.composition.losses import promised_answers
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS, RankLaw, choose_code, rank_law
-from stream.privacy.noise.samplers import (
-    IntegerArray,
-    LowWords,
-    NoiseScaleError,
-    Symmetric,
-    Words,
-    unplanned_numbers_message,
-)
+from stream.privacy.noise.samplers import IntegerArray, LowWords, NoiseScaleError, Symmetric, Words
 from stream.privacy.planning.answer_plans import MOST_WEIGHTS, answer_law, quantile_noise, rank_alpha
 from stream.processing.dead_letters import malformed_rejection
 from stream.tables.sensitivity import groups_sensitivity
@@ -101,21 +94,7 @@ class LaplaceStatistics:
         if query.alpha is not None:
             raise alpha_rejection(form)
         statistic = read_statistic(self._context, slot, query, form, source.attributes)
-        try:
-            found = self._plan_noise(slot, statistic)
-        except NoiseScaleError:
-            if statistic.uses_moments:
-                raise wide_noise_rejection(form, "answers") from None
-            raise malformed_rejection(
-                f"{form}: its noise would be too wide; open a stream with a larger epsilon or fewer answers, or declare a smaller contribution"
-            ) from None
-        weights = statistic.groups * sum(2 * law.max_distance for law in found.draws)
-        for what, needed, limit in (("random words", found.words, MAX_WORDS), ("weights", weights, MOST_WEIGHTS)):
-            if needed > limit:
-                raise malformed_rejection(
-                    f"{form}: one answer would need {needed:,} {what}, and the limit is {limit:,}; ask for fewer groups or quantiles, or "
-                    "open a stream with fewer answers"
-                )
+        found = plan_statistic(statistic, self._calibration(slot), source)
         max_parts = max_price_parts(self._calibration(slot), query)
         return replace(found, counts=self._count_values(slot, statistic), max_parts=max_parts)
 
@@ -138,23 +117,6 @@ class LaplaceStatistics:
             raise malformed_rejection(f"{statistic.form}: {error}") from None
         return counts.reshape(statistic.groups, statistic.values.size)[:, statistic.first : statistic.end]
 
-    def _plan_noise(self, slot: int, statistic: Statistic) -> LaplaceStatistic:
-        """Plan the noise of an answer from public facts."""
-        calibration, source = self._calibration(slot), self._context.source_table(slot)
-        if not statistic.uses_moments:
-            return plan_quantiles(statistic, calibration, source)
-        # A person's rows may be in several groups, each of which has its own numbers.
-        touched = min(groups_sensitivity(source), statistic.groups)
-        if (message := unplanned_numbers_message(calibration, NUMBERS_PER_VARIANCE * touched)) is not None:
-            raise malformed_rejection(f"{statistic.form}: {message}")
-        # ε is divided among all numbers. One person changes each by at most its width, or twice if replaced.
-        each = NUMBERS_PER_VARIANCE * source.contribution * (2 if source.neighbors == "replace" else 1)
-        sums = tuple(
-            answer_law(calibration, each * width, NUMBERS_PER_VARIANCE)
-            for width in row_sensitivities(statistic.size)
-        )
-        return LaplaceStatistic(statistic, sums=sums)
-
     def _reply_with_variances(self, slot: int, question: LaplaceStatistic, words: AnswerWords) -> Reply:
         statistic, laws = question.statistic, question.sums
         calibration = self._calibration(slot)
@@ -175,6 +137,45 @@ class LaplaceStatistics:
             alpha = max(alpha, statistic.alpha_of_variance(one, low, high))
             found.append(one)
         return statistic.reply(found, charged=True, basis="noisy", alpha=alpha)
+
+
+def plan_statistic(statistic: Statistic, calibration: AnswersCalibration, source: TableSource) -> LaplaceStatistic:
+    """Plan the noise of an answer about a table from public facts; Rejection if it is too wide, or too much work."""
+    form = statistic.form
+    try:
+        plan = _plan_variances if statistic.uses_moments else plan_quantiles
+        found = plan(statistic, calibration, source)
+    except NoiseScaleError:
+        if statistic.uses_moments:
+            raise wide_noise_rejection(form, "answers") from None
+        raise malformed_rejection(
+            f"{form}: its noise would be too wide; open a stream with a larger epsilon or fewer answers, or declare a smaller contribution"
+        ) from None
+    weights = statistic.groups * sum(2 * law.max_distance for law in found.draws)
+    for what, needed, limit in (("random words", found.words, MAX_WORDS), ("weights", weights, MOST_WEIGHTS)):
+        if needed > limit:
+            raise malformed_rejection(
+                f"{form}: one answer would need {needed:,} {what}, and the limit is {limit:,}; ask for fewer groups or quantiles, or "
+                "open a stream with fewer answers"
+            )
+    return found
+
+
+def _plan_variances(
+    statistic: Statistic, calibration: AnswersCalibration, source: TableSource
+) -> LaplaceStatistic:
+    # A person's rows may be in several groups, each of which has its own numbers.
+    touched = min(groups_sensitivity(source), statistic.groups)
+    if calibration.method == "gaussian" and calibration.moved < NUMBERS_PER_VARIANCE * touched:
+        raise malformed_rejection(
+            f"{statistic.form}: the Gaussian noise of this stream is planned for {calibration.moved} numbers in one answer, and a person "
+            f"changes more; open a stream with delta 0, or with dimensions {NUMBERS_PER_VARIANCE * touched}"
+        )
+    # ε is divided among all numbers. One person changes each by at most its width, or twice if replaced.
+    each = NUMBERS_PER_VARIANCE * source.contribution * (2 if source.neighbors == "replace" else 1)
+    widths = row_sensitivities(statistic.size)
+    sums = tuple(answer_law(calibration, each * width, NUMBERS_PER_VARIANCE) for width in widths)
+    return LaplaceStatistic(statistic, sums=sums)
 
 
 def plan_quantiles(

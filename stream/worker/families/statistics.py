@@ -285,7 +285,15 @@ def read_statistic(
             f"group_by: the groups have more than {MAX_UNIVERSE} values of the attribute together; group by fewer or smaller "
             "attributes"
         )
-    predicate = context.predicate(slot, query.where)
+    return build_statistic(context.source_table(slot), query, form, values, context.predicate(slot, query.where))
+
+
+def build_statistic(
+    source: TableSource, query: Any, form: StatisticForm, values: OrderedValues, predicate: Predicate
+) -> Statistic:
+    """Build a question about a declared attribute with these values; Rejection if ``q`` is too exact."""
+    attribute, group_by = getattr(query, form), tuple(query.group_by or ())
+    shape = tuple(source.attributes[name].size for name in group_by)
     first, end = codes_within(values.size, attribute, predicate)
     quantiles, several = _parse_quantiles(form, query.q)
     is_list = bool(group_by) or several

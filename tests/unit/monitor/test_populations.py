@@ -145,6 +145,38 @@ async def test_allotted_delta_is_left_out_if_the_population_has_none() -> None:
     assert (row["left_share"], row["limited_by"]) == (1.0, [])
 
 
+@pytest.mark.parametrize(
+    ("budget", "allotted", "others", "expected"),
+    [
+        ({"epsilon": 2.0, "delta": 1e-5}, 0.5, {"epsilon": 0.5, "delta": 1e-6}, ["source people (δ)"]),
+        ({"epsilon": 2.0, "delta": 1e-5}, 1.9, {"epsilon": 0.5, "delta": 1e-6}, ["source people (ε, δ)"]),
+        (
+            {"epsilon": 2.0, "delta": 1e-6, "accountant": "zcdp"},
+            1.9,
+            {"epsilon": 1.0, "delta": 1e-7},
+            ["source people (ρ)"],
+        ),
+        ({"epsilon": 2.0, "delta": 1e-6, "accountant": "zcdp"}, 1.9, {"epsilon": 0.5}, []),
+    ],
+    ids=["delta", "both", "gaussian-zcdp", "rho-suffices"],
+)
+async def test_allotment_names_the_amounts_that_its_budget_limits(
+    budget: dict[str, Any], allotted: float, others: dict[str, Any], expected: list[str]
+) -> None:
+    installation = Installation()
+    installation.driver.register(
+        source("people", "table", attributes={"sex": ["F", "M"]}, **budget), {"sex": ["F", "M"] * 50}
+    )
+    installation.driver.allot("ana", allotted, source="people")
+    installation.driver.open(
+        stream("counts", "people", mechanism={"kind": "laplace", "answers": 40}, **others), acknowledge=True
+    )
+    installation.flow()
+    async with installation.web() as client:
+        (row,) = (await get(client, "/api/allotments", analyst="ana"))["items"]
+    assert row["limited_by"] == expected
+
+
 async def test_gaussian_noise_of_others_does_not_limit_an_allotment() -> None:
     """Under zCDP it gives the source's rest a δ, which the rest of an allotment without Gaussian noise lacks."""
     installation = Installation()

@@ -697,25 +697,34 @@ def test_sum_that_no_noise_hides_is_refused_before_other_charges(delta: float, m
     assert made.sql("SELECT AVG(at) AS m FROM s").results[0].outcome == "answer"
 
 
-def test_spread_beyond_the_planned_numbers_is_refused_before_other_charges() -> None:
+@pytest.mark.parametrize(
+    ("column", "source_fields", "stream_fields", "reason"),
+    [
+        (
+            "STDDEV(age)",
+            {"delta": 2e-9, "accountant": "zcdp"},
+            {"delta": 1e-9},
+            "stddev: the Gaussian noise of this stream is planned for 2 numbers in one answer",
+        ),
+        ("MEDIAN(age)", {"person": "id", "contribution": 1000}, {}, "quantile: its noise would be too wide"),
+        ("MEDIAN(age)", {}, {}, "quantile: one answer would need .* weights, and the limit is"),
+    ],
+    ids=["gaussian", "wide", "large"],
+)
+def test_statistic_that_the_stream_cannot_answer_is_refused_before_other_charges(
+    column: str, source_fields: dict[str, Any], stream_fields: dict[str, Any], reason: str
+) -> None:
+    wards = [str(number) for number in range(900)]
+    attributes = {"age": {"kind": "integers", "minimum": 0, "maximum": 999}, "ward": wards}
     made = installation(
-        stream("s", "patients", "laplace", mechanism={"answers": 10}, epsilon=1, delta=1e-9),
-        sources=[
-            {
-                **SOURCE,
-                "epsilon": 9,
-                "delta": 2e-9,
-                "accountant": "zcdp",
-                "attributes": {"age": {"kind": "integers", "minimum": 0, "maximum": 99}},
-            }
-        ],
-        rows={"patients": {"age": [40] * 100}},
+        stream("s", "patients", "laplace", mechanism={"answers": 10}, **{"epsilon": 1, **stream_fields}),
+        sources=[{**SOURCE, "epsilon": 9, "attributes": attributes, **source_fields}],
+        rows={"patients": {"age": [40] * 100, "ward": ["7"] * 100, "id": list(range(100))}},
         key=OTHER_KEY,
         partitions=4,
     )
-    expected = r"column 'd': the Gaussian noise of this stream is planned for 2 numbers .* dimensions 3"
-    with pytest.raises(StatementError, match=expected):
-        made.sql("SELECT COUNT(*) AS n, STDDEV(age) AS d FROM s")
+    with pytest.raises(StatementError, match=f"column 'd': {reason}"):
+        made.sql(f"SELECT ward, COUNT(*) AS n, {column} AS d FROM s GROUP BY ward")  # noqa: S608
     assert made.grant("patients", "s").spent.epsilon == 0
 
 

@@ -36,7 +36,7 @@ export function overviewView() {
     dry: tile("Nearly dry", route("streams", [], { state: "open", sort: "tops_left" })),
     above: tile("Charged per second", route("streams", [], { sort: "above_rate", descending: true })),
     below: tile("Other answers per second", route("streams", [], { sort: "below_rate", descending: true })),
-    lag: tile("Waiting queries", route("workers"), "Counted in offsets: the end of each transaction of a feed counts as well"),
+    lag: tile("Waiting queries", route("workers"), "Counted in offsets: between questions, the ends of feeds' transactions count as well"),
     rejected: tile("Rejected questions", route("rejected")),
     stalled: tile("Live topics not asked", route("alerts")),
   };

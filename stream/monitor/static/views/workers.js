@@ -110,9 +110,10 @@ export function workersView() {
   const partitionList = new KeyedList(partitions, partitionRow);
   const none = emptyState("No service is running", "Without services, no query is answered and no budget is granted. Start them:", SERVE);
   none.hidden = true;
-  const feeds = make("p", { class: "quiet" }, "A feed's lag and events are those of the topic of partial counts. How many events a live topic has is private. Lag is counted in offsets, so the end of each transaction of a feed counts as well.");
+  const feeds = make("p", { class: "quiet" }, "A feed's lag and events are those of the topic of partial counts. How many events a live topic has is private.");
   const processes = card("Processes", table(MEMBERS, members, "Processes"), feeds, none);
-  const inputs = card("Input partitions", table(PARTITIONS, partitions, "Input partitions"));
+  const offsets = make("p", { class: "quiet" }, "Lag is counted in offsets: events, and the ends of transactions (markers) between them.");
+  const inputs = card("Input partitions", table(PARTITIONS, partitions, "Input partitions"), offsets);
   return {
     element: make("div", { class: "view" }, make("h1", {}, "Workers"), processes, inputs),
     title: "Workers",
