@@ -67,8 +67,9 @@ class JoinPopulation(_Request):
 class Allot(_Request, wire_omits={"source", "population", "analysts", "delta"}):
     """Give analysts a part of a source's or a population's budget, or change that part.
 
-    ``analysts`` share the allotment as a team; without them it belongs to the analyst of the same name. Allotments may
-    add up to more than the budget, which bounds all grants together. The default of ``delta`` is the δ of the budget.
+    ``analysts`` share the allotment as a team. Without them, a changed allotment keeps its analysts, and a new one belongs
+    to the analyst of the same name. Allotments may add up to more than the budget, which bounds all grants together. The
+    default of ``delta`` is the δ of the budget.
     """
 
     kind: Literal["allot"] = "allot"

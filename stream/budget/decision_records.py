@@ -79,7 +79,7 @@ class TrailWriter:
         source = None if concerns_population else receipt.source
         account = self._ledger.accounts.get(source or "")
         grant = None if account is None else account.grants.get(receipt.stream or "")
-        fields: dict[str, Any] = _requested_amounts(request)
+        fields: dict[str, Any] = _requested_amounts(request, self._ledger)
         if receipt.outcome == "opened" and grant is not None and account is not None:
             fields["granted"] = receipt.granted or to_amount(grant.claim.cost, account.source)
             self._note_grant(fields["granted"])
@@ -230,7 +230,7 @@ def digest_streams(identities: Iterable[tuple[str, str]]) -> str:
     return blake3(listed.encode()).hexdigest()
 
 
-def _requested_amounts(request: schemas.Request) -> dict[str, Any]:
+def _requested_amounts(request: schemas.Request, ledger: Ledger) -> dict[str, Any]:
     match request:
         case schemas.RegisterSource():
             return {"epsilon": request.source.epsilon, "delta": request.source.delta}
@@ -242,7 +242,14 @@ def _requested_amounts(request: schemas.Request) -> dict[str, Any]:
         case schemas.ExtendStream():
             return {"epsilon": request.epsilon, "delta": request.delta}
         case schemas.Allot():
-            given = {"allotment": request.allotment, "analysts": request.analysts or (request.allotment,)}
+            owner = (
+                ledger.accounts.get(request.source)
+                if request.source is not None
+                else ledger.populations.get(request.population or "")
+            )
+            found = None if owner is None else owner.budget.allotments.get(request.allotment)
+            analysts = request.analysts or (found.analysts if found is not None else (request.allotment,))
+            given = {"allotment": request.allotment, "analysts": analysts}
             return {**given, "epsilon": request.epsilon, "delta": request.delta}
         case _:
             return {}

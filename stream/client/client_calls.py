@@ -167,8 +167,8 @@ class AsyncCalls(ABC):
     ) -> Receipt:
         """Create or change an allotment: the analysts' part of a source's or population's budget.
 
-        Without ``analysts``, the allotment is for the analyst with the allotment's name. ``Refused`` is
-        raised if the amount is smaller than the analysts' present grants.
+        Without ``analysts``, a changed allotment keeps its analysts, and a new one is for the analyst with the
+        allotment's name. ``Refused`` is raised if the amount is smaller than the analysts' present grants.
 
         Examples:
             >>> receipt = client.allot("team", 1.0, source="people", analysts=["ana", "ben"])

@@ -379,7 +379,10 @@ def allot(
     source: Annotated[str | None, typer.Option(help="The source whose budget is allotted.")] = None,
     population: Annotated[str | None, typer.Option(help="The population whose budget is allotted.")] = None,
     analyst: Annotated[
-        list[str] | None, typer.Option(help="A member of the team; repeat the option for each.")
+        list[str] | None,
+        typer.Option(
+            help="A member of the team; repeat the option for each. Default: the present members, or the analyst named."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -390,7 +393,9 @@ def allot(
         receipt = client.allot(
             allotment, epsilon, delta, source=source, population=population, analysts=analyst or []
         )
+        present = [] if analyst else client.list_allotments(source=source, population=population)
     owner = f"source {source}" if source is not None else f"population {population}"
-    names = ", ".join(analyst or [allotment])
+    kept = [name for one in present if one.allotment == allotment for name in one.analysts]
+    names = ", ".join(analyst or kept or [allotment])
     rest = " and the budget's δ" if delta is None else f", δ {delta:g}" * (delta > 0)
     show_result(receipt, f"{names} may have ε {epsilon:g}{rest} of {owner}", as_json=as_json)

@@ -168,7 +168,7 @@ export function allotForm(session, { kind = "source", of = "" } = {}) {
         verb: "Allot",
         subject: amount({ epsilon: body.epsilon, delta: body.delta || 0, rho: null }),
         name: `of ${whose.value.trim()} to ${body.allotment}`,
-        effect: `${team.length ? `${team.join(", ")} share` : `${body.allotment} has`} ${amount({ epsilon: body.epsilon, delta: body.delta || 0, rho: null })}${body.delta === undefined ? " and the budget's δ" : ""} of ${owner.value} ${whose.value.trim()} from now on, in place of what this allotment had before. From then on, analysts without an allotment cannot open streams there.`,
+        effect: `${team.length ? team.join(", ") : `The analysts of ${body.allotment}`} share ${amount({ epsilon: body.epsilon, delta: body.delta || 0, rho: null })}${body.delta === undefined ? " and the budget's δ" : ""} of ${owner.value} ${whose.value.trim()} from now on, in place of what this allotment had before. From then on, analysts without an allotment cannot open streams there.`,
         path: "/api/allotments",
         body,
         done: "It is allotted.",
@@ -178,7 +178,7 @@ export function allotForm(session, { kind = "source", of = "" } = {}) {
     labelled("Name of the allotment", name, "the analyst's own, or a team's"),
     labelled("Part of the budget of", owner),
     labelled("Named", whose),
-    labelled("Analysts", analysts, "separated by commas; empty: the analyst with the allotment's name"),
+    labelled("Analysts", analysts, "separated by commas; empty: its present analysts, or the analyst with the allotment's name"),
     labelled("ε", epsilon),
     labelled("δ", delta),
   );

@@ -135,7 +135,10 @@ class Budget(Ceiling):
         amount: tuple[float, float | None],
         claims: Iterable[tuple[CountedGrant, Claim]],
     ) -> Allotment:
-        """Create or change an allotment; refuse an amount below the grants that already count against it."""
+        """Create or change an allotment; refuse an amount below the grants that already count against it.
+
+        Without ``analysts``, a changed allotment keeps those that it has.
+        """
         epsilon, delta = amount
         terms = AllottedTerms(
             epsilon, self.terms.delta if delta is None else delta, self.terms.accountant, self.terms.renews
@@ -145,7 +148,8 @@ class Budget(Ceiling):
                 f"delta: must be above 0 on {self.label}, whose accountant is zcdp; give a larger delta, or leave it out"
             )
         label = f"allotment '{name}' on {self.label}"
-        members = tuple(sorted(set(analysts))) or (name,)
+        earlier = self.allotments.get(name)
+        members = tuple(sorted(set(analysts))) or ((name,) if earlier is None else earlier.analysts)
         allotment = Allotment(label, terms, total_budget(terms), name=name, analysts=members)
         for grant, claim in claims:
             if grant.analyst in members:

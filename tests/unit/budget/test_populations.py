@@ -190,6 +190,14 @@ def allotments_left(driver: Driver) -> dict[str, float]:
     return {one.allotment: one.left.epsilon for one in driver.list_allotments(source="feed")}
 
 
+def test_changed_allotment_keeps_its_analysts_unless_others_are_named() -> None:
+    driver = team()
+    for analysts, expected in (((), ("ada", "bob")), (("bob", "eve"), ("bob", "eve")), ((), ("bob", "eve"))):
+        driver.allot("team", 0.5, source="feed", analysts=analysts)
+        [found] = (one for one in driver.list_allotments(source="feed") if one.allotment == "team")
+        assert (found.analysts, found.epsilon) == (expected, 0.5)
+
+
 def test_analyst_is_bound_by_own_team_and_ceiling_allotments() -> None:
     driver = team()
     with pytest.raises(

@@ -127,12 +127,16 @@ def test_trail_notes_an_allotment_with_its_owner() -> None:
     for other in (
         {"request": "a-1", "allotment": "study", "analysts": ["ada", "bob"], "by": "olga"},
         {"request": "a-2", "allotment": "ada"},
+        {"request": "a-3", "allotment": "study"},
     ):
         service.send(json.dumps({**asked, **other}).encode())
-    team, alone = (one for one in service.entries() if isinstance(one, TrailRequest) and one.action == "allot")
+    team, alone, changed = (
+        one for one in service.entries() if isinstance(one, TrailRequest) and one.action == "allot"
+    )
     assert (team.allotment, team.analysts, team.epsilon, team.source) == ("study", ("ada", "bob"), 0.5, "feed")
     assert (team.by, team.outcome) == ("olga", "registered")
     assert (alone.allotment, alone.analysts, alone.by) == ("ada", ("ada",), None)
+    assert (changed.allotment, changed.analysts) == ("study", ("ada", "bob"))
     assert summary_row(alone)[4] == "ada: ε 0.5 and the budget's δ of feed"
 
 

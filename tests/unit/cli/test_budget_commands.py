@@ -95,6 +95,8 @@ def test_allotment_is_made_spent_and_shown(driver: Driver) -> None:
         "allot", "study", "--epsilon", "1", "--source", "feed", "--analyst", "ada", "--analyst", "bob"
     )
     assert "ada, bob may have ε 1 and the budget's δ of source feed" in said
+    said = run_connected("allot", "study", "--epsilon", "1", "--source", "feed")
+    assert "ada, bob may have ε 1 and the budget's δ of source feed" in said
     run_connected("stream", "open", json.dumps(spec("a", epsilon=0.5, cutoff=4)), "--analyst", "ada")
     run_connected("stream", "extend", "feed", "a", "--epsilon", "0.25", "--analyst", "ada")
     driver.ask("a", value=HIGH)
