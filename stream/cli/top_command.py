@@ -245,7 +245,7 @@ def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
     row, name = line.current or line, _format_name(line.stream, (line.current or line).starts)
     minute = next(rate for rate in row.rates if rate.window_seconds == 60)
     charges = row.tops if row.cutoff is None or row.tops_left is None else row.cutoff - row.tops_left
-    used = f"{charges:,}" if row.cutoff is None else f"{charges:,}/{row.cutoff:,}"
+    used = "once" if row.cutoff is None else f"{charges:,}/{row.cutoff:,}"
     cutoff = row.cutoff if wide else None
     bar = _draw_bar([(charges / cutoff, "█", "magenta")], 8) + Text(" ") if cutoff else Text()
     ending = row.ending if row.state == "open" and row.ending else None

@@ -58,6 +58,18 @@ def test_draw_screen_breaks_long_name_only() -> None:
     assert "12,345/100,000" in text
 
 
+def test_draw_screen_shows_streams_that_are_charged_once() -> None:
+    """One charge pays for all their answers, so no number of charged answers says what was spent."""
+    data = screen_data()
+    once = {"mechanism": "histogram", "cutoff": None, "tops_left": None, "tops": 0}
+    data.streams.items[0] = data.streams.items[0].model_copy(update=once)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(draw_screen(data, 200))
+    assert isinstance(console.file, io.StringIO)
+    [line] = (one for one in console.file.getvalue().splitlines() if "histogram" in one)
+    assert " once " in line
+
+
 def test_draw_screen_shows_that_one_more_question_may_wait() -> None:
     """If the lag of a partition is unclear, the overview and the process show a range."""
     data = screen_data()
